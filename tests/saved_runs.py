@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
+from framework.config.paths import ROOT
 from framework.media.decode import encode_png
 from framework.store.open_store import open_store
 from framework.system.run_dir import SUMMARY, read_json, write_object
 from tests.cli.command import paceline
+
+EXAMPLES = "allow_targets=[paceline_examples]"
 
 
 def digits_run(folder: Path, *words: str, name: str = "run") -> Path:
@@ -57,7 +60,15 @@ def digit_files(folder: Path, count: int) -> None:
 
 def scenes_run(folder: Path, recipe: str) -> Path:
     """Train ``segment`` or ``detect`` for two steps on a few drawn scenes."""
-    words = [f"recipes={recipe}", "max_steps=2", "workers.num=0", f"dataset={recipe}"]
+    words = [
+        "--config-dir",
+        str(ROOT / "examples"),
+        f"recipes={recipe}",
+        EXAMPLES,
+        "max_steps=2",
+        "workers.num=0",
+        f"dataset={recipe}",
+    ]
     words += [f"hydra.run.dir={recipe}_run", "batch_size=4"]
     few = ("prepare.train.input.items=8", "prepare.val.input.items=10")
     done = paceline("train", *words, *few, cwd=folder)

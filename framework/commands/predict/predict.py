@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from framework.cli.arguments import with_output, with_store
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.cli.units import plural
-from framework.config.rule import Rule, check_known, check_values
+from framework.config.rule import check_known, check_values, option_rules
 from framework.config.signature import static_signature
 from framework.config.targets import check_targets
 from framework.errors import EXIT_SKIPPED, ConfigError, say
@@ -23,19 +22,7 @@ if TYPE_CHECKING:
     from framework.config.saved_run import SavedRun
     from framework.contracts.records import RecordInput
 
-RULES = {
-    "run": Rule(str, means="the directory of a run"),
-    "weights": Rule(str, means="best, last, average or a file"),
-    "as": Rule(str | None, choices=("mask", "image"), number=354),
-    "top_k": Rule(int, 1),
-    "on_error": Rule(str, choices=("fail", "skip")),
-    "batch_size": Rule(int | None, 1),
-    "workers": Rule(int | None, 0, 1024),
-    "device": Rule(str | None),
-}
-OUTPUT_RULES = {"path": Rule(str, means="a path")}
 GROUPS = ("input", "loader", "precision")
-KEYS = (*RULES, *GROUPS, "output", "allow_targets")
 FILES = {".csv": "table", ".parquet": "table", ".json": "boxes"}
 
 
@@ -49,75 +36,56 @@ def main(arguments: list[str]) -> int:
 def _predict(cfg: DictConfig, grant: Grant) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
     allowed = allowed_targets(config, grant)
-    check_known(config, KEYS)
-    check_values(config, RULES)
-    check_values(config["output"], OUTPUT_RULES, "output.")
-    check_known(config["output"], tuple(OUTPUT_RULES), "output")
+    rules = option_rules("predict")
+    check_known(config, (*(key.partition(".")[0] for key in rules), *GROUPS, "allow_targets"))
+    check_known(config["output"], ("path",), "output")
+    check_values(config, rules)
     check_targets(config, allowed)
     path = Path(config["output"]["path"])
     form = _form(path, config["as"])
-    _check_apart(config["input"], path)
+    given = config["input"].get("path")
+    for own in given if isinstance(given, list) else [given]:
+        if isinstance(own, str):
+            real, place = os.path.realpath(own), os.path.realpath(path)
+            if place == real or place.startswith(f"{real}{os.sep}"):
+                what = f"lies in the input {own}"
+                raise ConfigError(356, f"output.path = {path}", what, "choose another place")
     with message_if_stopped("stopped{by}: finished parts are kept; the same command continues"):
         # These load torch, which a wrong key should not have to wait for.
         from framework.commands.predict.prediction_job import Prediction  # noqa: PLC0415
+        from framework.config.saved_config import read_config  # noqa: PLC0415
+        from framework.config.saved_run import ALONE, open_run  # noqa: PLC0415
 
-        run = _open(config, allowed)
+        run_dir = Path(config["run"])
+        changes = {name: config[name] for name in ("loader", "precision") if name in config}
+        changes["parallel"] = ALONE
+        for key, name in (("batch_size", "val_batch_size"), ("device", "device")):
+            if config[key] is not None:
+                changes[name] = config[key]
+        if config["workers"] is not None:
+            saved = read_config(run_dir).config
+            changes["workers"] = {**saved["workers"], "num": config["workers"]}
+        run = open_run(run_dir, allowed, config["weights"], changes)
         source = _input(config["input"], config["on_error"], allowed, run)
-        prediction = Prediction(
-            run,
-            source,
-            config["input"],
-            path,
-            form,
-            config["top_k"],
-            skip_bad=config["on_error"] == "skip",
-        )
-        return _show(prediction)
+        skips = config["on_error"] == "skip"
+        return _show(Prediction(run, source, config["input"], path, form, config["top_k"], skips))
 
 
 def _form(path: Path, given: str | None) -> str:
     """Return what the output holds. ConfigError C354 if its name does not say so."""
-    where = f"output.path = {path}"
-    if given is not None:
-        if path.suffix in FILES:
-            what = f"names a file, and as={given} makes a folder"
-            raise ConfigError(354, where, what, "name a folder, or leave out as")
-        return given
-    if path.suffix not in FILES:
+    is_file = path.suffix in FILES
+    if given is not None and is_file:
+        what = f"names a file, and as={given} makes a folder"
+        fix = "name a folder, or leave out as"
+    elif given is None and not is_file:
         what = "must end in .csv, .parquet or .json, or be a folder with as=mask or as=image"
-        raise ConfigError(354, where, what, "correct it")
-    if path.is_dir():
-        raise ConfigError(354, where, "is a folder", "name a file, or add as=mask or as=image")
-    return FILES[path.suffix]
-
-
-def _check_apart(block: Mapping[str, Any], path: Path) -> None:
-    """Raise ConfigError C356 if the output would replace the input, or lie inside it."""
-    given = block.get("path")
-    paths = given if isinstance(given, list) else [given]
-    for own in paths:
-        if not isinstance(own, str):
-            continue
-        real, place = os.path.realpath(own), os.path.realpath(path)
-        if place == real or place.startswith(f"{real}{os.sep}"):
-            what = f"lies in the input {own}"
-            raise ConfigError(356, f"output.path = {path}", what, "choose another place")
-
-
-def _open(config: dict[str, Any], allowed: tuple[str, ...]) -> "SavedRun":
-    from framework.config.saved_config import read_config  # noqa: PLC0415
-    from framework.config.saved_run import ALONE, open_run  # noqa: PLC0415
-
-    run_dir = Path(config["run"])
-    changes = {name: config[name] for name in ("loader", "precision") if name in config}
-    if config["batch_size"] is not None:
-        changes["val_batch_size"] = config["batch_size"]
-    if config["device"] is not None:
-        changes["device"] = config["device"]
-    if config["workers"] is not None:
-        saved = read_config(run_dir).config
-        changes["workers"] = {**saved["workers"], "num": config["workers"]}
-    return open_run(run_dir, allowed, config["weights"], {**changes, "parallel": ALONE})
+        fix = "correct it"
+    elif is_file and path.is_dir():
+        what = "is a folder"
+        fix = "name a file, or add as=mask or as=image"
+    else:
+        return given or FILES[path.suffix]
+    raise ConfigError(354, f"output.path = {path}", what, fix)
 
 
 def _input(

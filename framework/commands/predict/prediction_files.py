@@ -5,9 +5,10 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -48,17 +49,6 @@ WORDS = {
 }
 DIGITS = 6  # of a probability
 TABLE_NAME = "predictions.csv"  # of a folder of pictures
-
-
-class BoxRow(NamedTuple):
-    """A box as COCO has it, with the number of its class."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-    score: float
-    label: int
 
 
 def check_form(predictions: Predictions, form: str, path: str) -> None:
@@ -106,17 +96,14 @@ def shortest(numbers: np.ndarray) -> list[float]:
     return [float(text) for text in numbers.astype(np.float32).astype(str)]
 
 
-def box_rows(scored: ScoredBoxes) -> list[BoxRow]:
-    """Return the boxes of a record, the best first."""
+def box_rows(scored: ScoredBoxes) -> list[list[Any]]:
+    """Return the boxes of a record, the best first: left, top, width, height, score, class."""
     boxes = scored.boxes.float()
     sizes = boxes[:, 2:] - boxes[:, :2]
     corners = torch.cat([boxes[:, :2], sizes], dim=1).double().numpy().round(2).tolist()
     scores = scored.scores.double().numpy().round(DIGITS).tolist()
     rows = zip(corners, scores, scored.labels.tolist(), strict=True)
-    return [
-        BoxRow(left, top, width, height, score, label)
-        for (left, top, width, height), score, label in rows
-    ]
+    return [[*corner, score, label] for corner, score, label in rows]
 
 
 def csv_rows(columns: Columns) -> str:
@@ -129,13 +116,7 @@ def csv_rows(columns: Columns) -> str:
 
 
 def write_csv(path: Path, names: Sequence[str], texts: Iterable[str]) -> None:
-    """Write a table as CSV with a header, UTF-8.
-
-    Args:
-        path: The file.
-        names: Of the columns.
-        texts: The rows of each part, as ``csv_rows`` has them.
-    """
+    """Write a table as CSV (UTF-8): the names of the columns, and the rows of each part as text."""
     with open_durable(path) as file:
         for text in chain([csv_rows({name: [name] for name in names})], texts):
             # Keys may be names of files, which may be any bytes.
@@ -153,7 +134,7 @@ def write_parquet(path: Path, parts: Parts) -> None:
 
 def write_coco(path: Path, parts: Parts, classes: Sequence[str]) -> None:
     """Write boxes as COCO has them, with a ``score``. Ids begin with 1."""
-    labels = sorted({box[5] for part in parts() for boxes in part["boxes"] for box in boxes})
+    labels = {box[5] for part in parts() for boxes in part["boxes"] for box in boxes}
     numbers = range(max(len(classes), max(labels, default=-1) + 1))
     categories = [{"id": n + 1, "name": class_name(classes, n)} for n in numbers]
     with open_durable(path) as file:
@@ -168,75 +149,59 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def _write_items(file: IO[bytes], items: Iterator[dict[str, Any]]) -> None:
+def _write_items(file: IO[bytes], items: Iterable[dict[str, Any]]) -> None:
     for number, item in enumerate(items):
         file.write((b",\n" if number else b"\n") + _json(item))
 
 
 def _images(parts: Parts) -> Iterator[dict[str, Any]]:
-    number = 0
+    ids = count(1)
     for part in parts():
         for key, width, height in zip(part["key"], part["width"], part["height"], strict=True):
-            number += 1
-            yield {"id": number, "file_name": key, "width": width, "height": height}
+            yield {"id": next(ids), "file_name": key, "width": width, "height": height}
 
 
 def _annotations(parts: Parts) -> Iterator[dict[str, Any]]:
-    image = number = 0
-    for part in parts():
-        for boxes in part["boxes"]:
-            image += 1
-            for box in (BoxRow(*row) for row in boxes):
-                number += 1
-                yield {
-                    "id": number,
-                    "image_id": image,
-                    "category_id": box.label + 1,
-                    "bbox": [box.left, box.top, box.width, box.height],
-                    "area": round(box.width * box.height, 2),
-                    "iscrowd": 0,
-                    "score": box.score,
-                }
+    ids = count(1)
+    records = chain.from_iterable(part["boxes"] for part in parts())
+    for image_id, boxes in enumerate(records, 1):
+        for left, top, width, height, score, label in boxes:
+            yield {
+                "id": next(ids),
+                "image_id": image_id,
+                "category_id": label + 1,
+                "bbox": [left, top, width, height],
+                "area": round(width * height, 2),
+                "iscrowd": 0,
+                "score": score,
+            }
 
 
 def write_folder(path: Path, parts: Parts, pictures: Path) -> None:
-    """Move the folder of pictures to its place, with a table of their keys.
+    """Move the folder of pictures (on the same file system) to ``path``, with a table of keys.
 
-    Args:
-        path: Where the folder goes.
-        parts: Have the columns key and file.
-        pictures: The folder, on the same file system.
+    The parts have the columns key and file.
     """
     if path.is_dir() and not pictures.is_dir():  # it was moved before this process began
         return
-    write_csv(pictures / TABLE_NAME, names_of(parts), map(csv_rows, parts()))
+    write_csv(pictures / TABLE_NAME, list(next(parts(), {})), map(csv_rows, parts()))
     sync(pictures)
     move(pictures, path)
 
 
-def names_of(parts: Parts) -> list[str]:
-    """Return the names of the columns."""
-    return list(next(parts(), {}))
-
-
 def check_folder(path: Path) -> None:
-    """Raise ConfigError C356 for a folder that is not one of ours, and must not be replaced."""
-    if os.path.lexists(path) and not (path.is_dir() and _is_ours(path)):
+    """Raise ConfigError C356 for a folder that holds more than pictures that its table lists."""
+    if not os.path.lexists(path):
+        return
+    places = [place for place in path.rglob("*") if place.is_symlink() or not place.is_dir()]
+    names = {str(place.relative_to(path)) for place in places}
+    allowed: set[str] = set()
+    if TABLE_NAME in names:
+        # Keys may be names of files, which may be any bytes.
+        text = (path / TABLE_NAME).read_bytes().decode("utf-8", "surrogateescape")
+        with suppress(csv.Error, KeyError):
+            allowed = {row["file"] for row in csv.DictReader(io.StringIO(text, newline=""))}
+            allowed.add(TABLE_NAME)
+    if not path.is_dir() or set(map(csv_cell, names)) - allowed:
         what = "is there already, and holds something else"
         raise ConfigError(356, f"output.path = {path}", what, "choose another folder")
-
-
-def _is_ours(folder: Path) -> bool:
-    """Return whether a folder is empty, or holds only pictures that its table lists."""
-    places = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-    names = {str(path.relative_to(folder)) for path in places}
-    if TABLE_NAME not in names:
-        return not os.listdir(folder)
-    # Keys may be names of files, which may be any bytes.
-    text = (folder / TABLE_NAME).read_bytes().decode("utf-8", "surrogateescape")
-    table = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        listed = {row["file"] for row in table}
-    except (csv.Error, KeyError):
-        return False
-    return set(map(csv_cell, names)) <= {TABLE_NAME, *listed}

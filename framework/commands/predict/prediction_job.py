@@ -7,7 +7,7 @@ and gives the same bytes: the parts and their batches do not depend on what was 
 import hashlib
 import json
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -135,36 +135,24 @@ class _PredictionRun:
         tidied(self.path.parent)
         inputs = prediction.source.manifest
         self.fields = self.run.input_fields(inputs)
-        self.has_labels = _is_label(inputs.fields.get(LABEL))
+        label = inputs.fields.get(LABEL)  # shown beside predictions if it is a class
+        self.labels: dict[str, Field] = {}
+        if label is not None and is_class_number(np.dtype(label.dtype).kind, label.shape):
+            self.labels = {LABEL: label}
         self.ranges = self._begin()
         self._named: list[ItemRange] = []  # parts whose names of pictures are taken
         self._taken: set[str] = set()
 
     def _begin(self) -> list[ItemRange]:
-        """Return the parts of the journal if the same command has begun; else begin a new one."""
-        facts = self._facts()
-        begun = self.journal.begun() or {}
-        if begun.get("facts") == facts:
-            per_part = int(begun["items_per_part"])
-        else:
-            self.journal.remove()
-            plan = make_plan(self.prediction.source, None)
-            size = self.run.batch_size
-            per_part = -(-plan.items_per_job // size) * size  # whole batches
-            self.journal.begin({"facts": facts, "items_per_part": per_part})
-        num_items = self.prediction.source.manifest.num_records
-        return [
-            ItemRange(number, start, min(start + per_part, num_items))
-            for number, start in enumerate(range(0, num_items, per_part))
-        ]
+        """Return the parts of the journal if the same command has begun; else begin a new one.
 
-    def _facts(self) -> dict[str, Any]:
-        """Return what decides the bytes of the parts, besides the items, as JSON gives it back."""
+        The facts decide the bytes of the parts, besides the items.
+        """
         run = self.run
         inputs = self.prediction.source.manifest
         used = {name: run.config[name] for name in (*USED_PARTS, "collate", "channels_last")}
         used["transform"] = run.config["data"].get("val_transform") or used["transform"]
-        facts = {
+        decides = {
             "paceline": __version__,
             "format": FORMAT,
             "torch": str(torch.__version__),
@@ -181,8 +169,21 @@ class _PredictionRun:
             "is_text": self.is_text,
             "top_k": self.prediction.top_k,
         }
-        text = json.dumps(facts, sort_keys=True, default=str)
-        return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "run": str(run.run_dir)}
+        text = json.dumps(decides, sort_keys=True, default=str)
+        facts = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "run": str(run.run_dir)}
+        begun = self.journal.begun() or {}
+        if begun.get("facts") == facts:
+            per_part = int(begun["items_per_part"])
+        else:
+            self.journal.remove()
+            per_job = make_plan(self.prediction.source, None).items_per_job
+            per_part = -(-per_job // run.batch_size) * run.batch_size  # whole batches
+            self.journal.begin({"facts": facts, "items_per_part": per_part})
+        starts = range(0, inputs.num_records, per_part)
+        return [
+            ItemRange(number, start, min(start + per_part, inputs.num_records))
+            for number, start in enumerate(starts)
+        ]
 
     def predict(self) -> Predicted:
         missing: list[ItemRange] = []
@@ -216,20 +217,28 @@ class _PredictionRun:
                 what = "its items hold no record"
             source = self.prediction.source.manifest.source
             raise DataError(150, source, what, "give something to predict")
-        self._put()
+        form = self.prediction.form
+        if form == BOXES:
+            write_coco(self.path, self._columns, self.run.classes)
+        elif form in (MASKS, IMAGES):
+            write_folder(self.path, self._columns, self.pictures)
+        elif self.path.suffix == ".parquet":
+            write_parquet(self.path, self._columns)
+        else:
+            names = next(self._notes())["names"]
+            write_csv(self.path, names, (note["csv"] for note in self._notes()))
         reach("predict.put")
         self.journal.remove()
         return Predicted(num_records, resumed, bad)
 
     def _finished(self, items: ItemRange) -> dict[str, Any] | None:
         """Return a part's note if its items are unchanged, and none is bad that must not be."""
-        try:
+        with suppress(OSError, ValueError):
             note = self._read(items)
-        except (OSError, ValueError):
-            return None
-        if note["bad"] and not self.prediction.skip_bad:
-            return None
-        return note if note["stamp"] == self._stamp(items) else None
+            is_good = self.prediction.skip_bad or not note["bad"]
+            if is_good and note["stamp"] == self._stamp(items):
+                return note
+        return None
 
     def _stamp(self, items: ItemRange) -> str:
         return hash_of(stamps(self.prediction.source, items.start, items.stop))
@@ -240,12 +249,8 @@ class _PredictionRun:
     def _predict(self, missing: Sequence[ItemRange]) -> None:
         """Predict the missing parts, in order, and write a note for each."""
         stamps_before = {items.number: self._stamp(items) for items in missing}
-        # Labels are shown beside predictions.
-        labels: dict[str, Field] = {}
-        if self.has_labels:
-            labels = {LABEL: self.prediction.source.manifest.fields[LABEL]}
         source = self.run.input_source(
-            self.prediction.source, missing, labels, self.prediction.skip_bad
+            self.prediction.source, missing, self.labels, self.prediction.skip_bad
         )
         waiting = list(missing)
         part = self._part(waiting[0])
@@ -297,7 +302,7 @@ class _PredictionRun:
         check_top_k(predictions, self.prediction.top_k)
         indices: Tensor = batch["index"].cpu()
         columns: Columns = {"key": [read.store.key(index) for index in indices.tolist()]}
-        if self.has_labels:
+        if self.labels:
             names = self.prediction.source.manifest.classes
             numbers = class_labels(batch[LABEL], 1).tolist()
             known = {number: class_name(names, number) for number in set(numbers)}
@@ -312,12 +317,18 @@ class _PredictionRun:
                 sizes = [place.size for place in places]
             columns["width"] = [size[1] for size in sizes]
             columns["height"] = [size[0] for size in sizes]
-            columns["boxes"] = [[list(row) for row in box_rows(scored)] for scored in boxes]
+            columns["boxes"] = [box_rows(scored) for scored in boxes]
         else:
             if isinstance(predictions, PredictedImages):
                 pixels = as_pixels(predictions)
             else:
-                pixels = [_as_mask(numbers) for numbers in in_images(predictions, places)]
+                maps = in_images(predictions, places)
+                largest = max((int(numbers.max(initial=0)) for numbers in maps), default=0)
+                if largest > MOST_IN_MASK:
+                    what = f"class {largest} does not fit into a mask of one byte per pixel"
+                    fix = "use a model of at most 256 classes"
+                    raise ConfigError(357, "as = mask", what, fix)
+                pixels = [numbers[:, :, None].astype(np.uint8) for numbers in maps]
             items = [read.item_numbers[index] for index in indices.tolist()]
             columns["file"] = part.write(pixels, columns["key"], items)
         part.add(columns)
@@ -334,32 +345,6 @@ class _PredictionRun:
     def _columns(self) -> Iterator[Columns]:
         """Yield the columns of each part that has records, in order."""
         return (note["columns"] for note in self._notes())
-
-    def _put(self) -> None:
-        """Make the output of all parts."""
-        form = self.prediction.form
-        if form == BOXES:
-            write_coco(self.path, self._columns, self.run.classes)
-        elif form in (MASKS, IMAGES):
-            write_folder(self.path, self._columns, self.pictures)
-        elif self.path.suffix == ".parquet":
-            write_parquet(self.path, self._columns)
-        else:
-            names = next(self._notes())["names"]
-            write_csv(self.path, names, (note["csv"] for note in self._notes()))
-
-
-def _is_label(field: Field | None) -> bool:
-    """Return whether a field is the number of a record's class."""
-    return field is not None and is_class_number(np.dtype(field.dtype).kind, field.shape)
-
-
-def _as_mask(numbers: np.ndarray) -> np.ndarray:
-    """Return class numbers as uint8 [H, W, 1]. ConfigError C357 if one needs more than a byte."""
-    if numbers.size and numbers.max() > MOST_IN_MASK:
-        what = f"class {numbers.max()} does not fit into a mask of one byte per pixel"
-        raise ConfigError(357, "as = mask", what, "use a model of at most 256 classes")
-    return numbers[:, :, None].astype(np.uint8)
 
 
 @final
