@@ -1,12 +1,9 @@
 """WebDataset shards: where each member of a .tar file lies. Nothing is ever extracted.
 
 Members with one name, up to its first dot, are one record. Their places are found once and kept in
-an index: ``NAME.tar.paceline`` beside the shard, or a file in the user's cache folder if the
-shard's folder cannot be written to. An index belongs to a shard of one size and one time of its
-last change, and holds the CRC32 of every member's header. So a shard that was replaced without
-changing these two is noticed when a record is read. A damaged or an old index is made again.
-
-Indexes are published atomically. Several processes may make the same one: the last one stays.
+an index: ``NAME.tar.paceline`` beside the shard, or a file in the user's cache folder. It belongs
+to a shard of one size and one time of its last change. It holds the CRC32 of every member's
+header, so that another shard is noticed when a record is read.
 """
 
 import hashlib
@@ -27,18 +24,15 @@ from framework.errors import DataError, ResourceError
 from framework.store.files import Identity, identify, named_files, unreadable
 from framework.system.durable import write_bytes
 
-SUFFIX = ".tar"
 INDEX_SUFFIX = ".paceline"  # behind the shard's name
-TEXTS = ("cls", "txt")
 LONGEST_KEPT = 64  # bytes of a text member that the index keeps, so that labels cost no reading
 HEADER = tarfile.BLOCKSIZE  # bytes before a member's own
 MOST_HEADER_BYTES = 1 << 24  # of one name or list of pax headers; a hostile one asks for gigabytes
 TAIL_BYTES = 1 << 16  # behind the last member, of which only zeros may be there
-MAGIC = b"PLTARIX2"
+MAGIC = b"PLTARIX3"
 WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
-MOST_SUFFIXES = 1 << 16
-RECORD = np.dtype([("key", "<i8"), ("member", "<i8")])
-MEMBER = np.dtype([("suffix", "<u2"), ("start", "<i8"), ("size", "<i8"), ("crc", "<u4")])
+RECORD = np.dtype([("key_bytes", "<i8"), ("members", "<i8")])
+MEMBER = np.dtype([("suffix", "<u4"), ("start", "<i8"), ("size", "<i8"), ("crc", "<u4")])
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gzip -dk"),
     b"BZh": ("bzip2", "bzip2 -dk"),
@@ -48,7 +42,6 @@ COMPRESSED = {
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 # What tarfile raises for damaged files, and NumPy for damaged indexes.
 DAMAGE = (ValueError, ArithmeticError, LookupError, RecursionError, OSError, EOFError, MemoryError)
-BROKEN = (tarfile.TarError, *DAMAGE)
 
 
 class ShardIndex(NamedTuple):
@@ -57,8 +50,7 @@ class ShardIndex(NamedTuple):
     Attributes:
         suffixes: What stands behind the first dot of members' names.
         keys: The names of the records up to the first dot, one after another.
-        ends: ``RECORD`` [records]: where each name ends in ``keys``, and the number of the member
-            behind the record's last one.
+        records: ``RECORD`` [records]: the bytes of each name, and the number of members.
         members: ``MEMBER`` [members]: the number of the suffix, the first byte in the shard, the
             bytes, and the CRC32 of the header, the ``HEADER`` bytes before the first one.
         texts: The bytes of the members that are short texts, one after another.
@@ -67,21 +59,15 @@ class ShardIndex(NamedTuple):
 
     suffixes: list[str]
     keys: bytes
-    ends: np.ndarray
+    records: np.ndarray
     members: np.ndarray
     texts: bytes
     left_out: int
 
-    @property
-    def is_kept(self) -> np.ndarray:
-        """Whether ``texts`` holds each member: bool [members]."""
-        is_text = np.array([*map(is_text_suffix, self.suffixes), False])
-        return is_text[self.members["suffix"]] & (self.members["size"] <= LONGEST_KEPT)
-
 
 def is_text_suffix(suffix: str) -> bool:
     """Return whether a member with this suffix is a text, such as ``cls`` and ``score.txt``."""
-    return suffix.lower().rpartition(".")[2] in TEXTS
+    return suffix.lower().rpartition(".")[2] in ("cls", "txt")
 
 
 def named_shards(path: str) -> list[str]:
@@ -91,20 +77,17 @@ def named_shards(path: str) -> list[str]:
         DataError: D101 if there is no shard; D166 if a folder holds only compressed ones.
     """
     try:
-        return named_files(path, (SUFFIX,))
+        return named_files(path, (".tar",))
     except DataError:
         if os.path.isdir(path):
-            for name in named_files(path, COMPRESSED_SUFFIXES)[:1]:
-                list_shard(name)
+            list_shard(named_files(path, COMPRESSED_SUFFIXES)[0])
         raise
 
 
 def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, Identity, bool]:
     """Return the index of a shard, the shard's identity, and whether the index is a file.
 
-    Args:
-        shard: The path of a .tar file.
-        keep: Whether to write the index if there is none.
+    ``keep`` says whether to write the index if there is none.
 
     Raises:
         DataError: D101 if the shard cannot be read; D117 if it changes meanwhile; D163 for a member
@@ -118,8 +101,14 @@ def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, Identity, bool]:
             return index, identity, True
     index = list_shard(shard)
     identify(shard, identity)
-    data = _packed(index, identity)
-    return index, identity, keep and any(_is_written(place, data) for place in places)
+    head = {"identity": identity[1:], "left_out": index.left_out, "suffixes": index.suffixes}
+    file = io.BytesIO()
+    for data in (json.dumps(head).encode(), index.keys, index.texts):
+        np.save(file, np.frombuffer(data, np.uint8))
+    np.save(file, index.records)
+    np.save(file, index.members)
+    content = MAGIC + crc32(file.getbuffer()).to_bytes(4, "little") + file.getvalue()
+    return index, identity, keep and any(_is_written(place, content) for place in places)
 
 
 def index_places(shard: str) -> list[str]:
@@ -136,14 +125,7 @@ def list_shard(shard: str) -> ShardIndex:
     left_out = 0
     try:
         with _Headers(shard) as file:
-            head = file.read(8)
-            for magic, (name, command) in COMPRESSED.items():
-                if head.startswith(magic):
-                    what = f"is compressed with {name}, so its members cannot be read at any place"
-                    fix = f"unpack it to .tar: {command} {quote(shard)}"
-                    raise DataError(166, shard, what, fix)
-            file.seek(0)
-            for name, start, size, is_file in _members(file):
+            for name, start, size, is_file in _members(file, shard):
                 if name.startswith("/") or ".." in name.split("/") or "\0" in name:
                     what = f"member {name!r} leads out of the archive"
                     raise DataError(165, shard, what, "do not trust this file")
@@ -156,29 +138,25 @@ def list_shard(shard: str) -> ShardIndex:
                 if suffix.lower() in members:
                     what = f"has the member {name!r} twice"
                     raise DataError(163, shard, what, "keep one of them")
-                is_kept = is_text_suffix(suffix) and size <= LONGEST_KEPT
-                count = HEADER + size if is_kept else HEADER
+                count = HEADER
+                if is_text_suffix(suffix) and size <= LONGEST_KEPT:
+                    count += size
                 data = os.pread(file.fileno(), count, start - HEADER)
                 members[suffix.lower()] = (suffix, start, size, crc32(data[:HEADER]), data[HEADER:])
     except PermissionError as error:
         raise unreadable(shard, error) from error
-    except BROKEN as error:
+    except (tarfile.TarError, *DAMAGE) as error:
         what = f"not a whole, uncompressed .tar file ({error})"
         raise DataError(166, shard, what, "get it again; unpack .tar.gz to .tar") from error
     places = [member for members in records.values() for member in members.values()]
     suffixes = list(dict.fromkeys(place[0] for place in places))
-    if len(suffixes) > MOST_SUFFIXES:
-        fix = "give members of a record names that differ behind the first dot"
-        raise DataError(166, shard, f"has {len(suffixes)} different suffixes", fix)
     numbers = {suffix: number for number, suffix in enumerate(suffixes)}
     keys = [key.encode("utf-8", "surrogateescape") for key in records]
-    ends = np.empty(len(keys), RECORD)
-    ends["key"] = np.cumsum([len(key) for key in keys])
-    ends["member"] = np.cumsum([len(members) for members in records.values()])
+    sizes = [(len(key), len(own)) for key, own in zip(keys, records.values(), strict=True)]
     return ShardIndex(
         suffixes,
         b"".join(keys),
-        ends,
+        np.array(sizes, RECORD),
         np.array([(numbers[place[0]], *place[1:4]) for place in places], MEMBER),
         b"".join(place[4] for place in places),
         left_out,
@@ -194,8 +172,13 @@ class _Headers(io.FileIO):
         return super().read(size)
 
 
-def _members(file: io.FileIO) -> Iterator[tuple[str, int, int, bool]]:
+def _members(file: io.FileIO, shard: str) -> Iterator[tuple[str, int, int, bool]]:
     """Yield the name, first byte and size of each member, and whether it is a plain file."""
+    head = os.pread(file.fileno(), 8, 0)
+    for magic, (name, command) in COMPRESSED.items():
+        if head.startswith(magic):
+            what = f"is compressed with {name}, so its members cannot be read at any place"
+            raise DataError(166, shard, what, f"unpack it to .tar: {command} {quote(shard)}")
     num_bytes = os.fstat(file.fileno()).st_size
     with tarfile.open(fileobj=file, mode="r:") as archive:
         last = -1
@@ -214,25 +197,14 @@ def _members(file: io.FileIO) -> Iterator[tuple[str, int, int, bool]]:
             raise tarfile.ReadError(f"damaged at byte {archive.offset}, or its end mark is missing")
 
 
-def _packed(index: ShardIndex, identity: Identity) -> bytes:
-    """Return an index as the bytes of a file: magic, CRC32, and arrays as .npy files."""
-    suffixes, keys, ends, members, texts, left_out = index
-    head = json.dumps({"identity": identity[1:], "left_out": left_out, "suffixes": suffixes})
-    strings = [np.frombuffer(data, np.uint8) for data in (head.encode(), keys, texts)]
-    file = io.BytesIO()
-    for array in (*strings, ends, members):
-        np.save(file, array)
-    return MAGIC + crc32(file.getbuffer()).to_bytes(4, "little") + file.getvalue()
-
-
-def _is_written(place: str, data: bytes) -> bool:
+def _is_written(place: str, content: bytes) -> bool:
     """Publish an index. Return False if this cannot be written there."""
     folder = os.path.dirname(place) or "."
     try:
         # A folder that nobody may write to stays as it is, even if this is root.
         if os.path.isdir(folder) and not os.stat(folder).st_mode & WRITE_BITS:
             return False
-        write_bytes(Path(place), data)
+        write_bytes(Path(place), content)
     except (ResourceError, OSError):
         return False
     return True
@@ -251,13 +223,12 @@ def _read_index(place: str, identity: Identity) -> ShardIndex | None:
         if magic != MAGIC or crc32(data) != int.from_bytes(crc, "little"):
             return None
         arrays = io.BytesIO(data)
-        text, keys, texts, ends, members = (np.load(arrays) for _ in range(5))
+        text, keys, texts, records, members = (np.load(arrays) for _ in range(5))
         head = json.loads(text.tobytes())
-        index = ShardIndex(
-            head["suffixes"], keys.tobytes(), ends, members, texts.tobytes(), head["left_out"]
-        )
-        is_known = (ends.dtype, members.dtype) == (RECORD, MEMBER)
-        return index if is_known and tuple(head["identity"]) == identity[1:] else None
+        if tuple(head["identity"]) != identity[1:]:
+            return None
+        columns = (keys.tobytes(), records, members, texts.tobytes())
+        return ShardIndex(head["suffixes"], *columns, head["left_out"])
     except (*DAMAGE, TypeError):
         return None
 
@@ -286,29 +257,29 @@ class Listed:
         self.unkept = [shard for shard, part in zip(shards, parts, strict=True) if not part[2]]
         self.suffixes = list(dict.fromkeys(name for index in indexes for name in index.suffixes))
         numbers = {suffix: number for number, suffix in enumerate(self.suffixes)}
-        tables = [np.array([numbers[name] for name in i.suffixes], np.int64) for i in indexes]
-        members = np.concatenate([index.members for index in indexes])
-        kinds = [table[i.members["suffix"]] for table, i in zip(tables, indexes, strict=True)]
+        kinds: list[np.ndarray] = []
+        for index in indexes:
+            table = np.array([numbers[name] for name in index.suffixes], np.int64)
+            kinds.append(table[index.members["suffix"]])
         self.kinds = np.concatenate(kinds)
+        members = np.concatenate([index.members for index in indexes])
         self.starts = np.ascontiguousarray(members["start"])
         self.sizes = np.ascontiguousarray(members["size"])
         self.crcs = np.ascontiguousarray(members["crc"])
         self.left_out = sum(index.left_out for index in indexes)
-        self._is_kept = np.concatenate([index.is_kept for index in indexes])
+        is_text = np.array([is_text_suffix(suffix) for suffix in self.suffixes], bool)
+        self._is_kept = is_text[self.kinds] & (self.sizes <= LONGEST_KEPT)
         self._texts = b"".join(index.texts for index in indexes)
         self._text_ends = np.cumsum(np.where(self._is_kept, self.sizes, 0))
+        records = np.concatenate([index.records for index in indexes])
         self._keys = b"".join(index.keys for index in indexes)
-        self._key_ends = _numbered_through(
-            [i.ends["key"] for i in indexes], [len(i.keys) for i in indexes]
-        )
-        self.firsts = _numbered_through(
-            [i.ends["member"] for i in indexes], [len(i.members) for i in indexes]
-        )
-        counts = [len(index.ends) for index in indexes]
+        self._key_ends = np.cumsum(np.append(0, records["key_bytes"]))
+        self.firsts = np.cumsum(np.append(0, records["members"]))
+        counts = [len(index.records) for index in indexes]
         self.shard_numbers = np.repeat(np.arange(len(counts)), counts)
 
     def __len__(self) -> int:
-        return len(self.firsts) - 1
+        return len(self.shard_numbers)
 
     def shard_of(self, index: int) -> str:
         """Return the path of a record's shard."""
@@ -327,10 +298,3 @@ class Listed:
             self._texts[start:end] if is_kept else None
             for is_kept, start, end in zip(*(c.tolist() for c in columns), strict=True)
         ]
-
-
-def _numbered_through(ends: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
-    """Return 0 and the ends of all shards' parts, of which each shard has counted its own."""
-    starts = np.cumsum([0, *sizes])
-    parts = [own + start for own, start in zip(ends, starts, strict=False)]
-    return np.concatenate([np.zeros(1, np.int64), *parts])

@@ -5,7 +5,6 @@ while it is read may still kill the process, as with any memory map.
 """
 
 import io
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
@@ -19,35 +18,15 @@ from torch import Tensor
 from framework.contracts.records import LABEL, Field, Manifest, Records
 from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import BadImage, shared_channels
-from framework.media.header import ImageHeader, read_header
+from framework.store import values
 from framework.store.files import identify, sampled_digest, unreadable
 from framework.store.folder_store import SUFFIXES
 from framework.store.foreign import NPY, field_name, number_of, refuse_other
 from framework.store.gather import ask_pages, map_of, ragged_of, should_ask
 from framework.store.tar_shard import HEADER, INDEX_SUFFIX, Listed, is_text_suffix, named_shards
-from framework.store.values import (
-    OF_STRINGS,
-    ArrayHeader,
-    check_classes,
-    check_label_maps,
-    check_present,
-    checked_kinds,
-    class_in,
-    class_pattern,
-    field_of_kind,
-    label_column,
-    native,
-    number_classes,
-    of_kind,
-    read_npy_header,
-    text_of,
-    value_of,
-)
 
 MOST_MAPS = 256  # of one process: each holds a file descriptor, and 1,024 is the usual limit
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
-PLAIN_SUFFIX = re.compile(r"[a-z_][\w.]*", re.ASCII)  # needs no quotes on a command line
-MOST_FIELDS = 20  # suffixes beyond them, and beyond the records, are parts of keys with dots
 NONE, SEVERAL = -1, -2  # instead of a member's number
 
 
@@ -57,16 +36,9 @@ class TarStore:
 
     Records come in the byte order of the shards' names, and in a shard in the order of its members.
     A record's key is its members' common name. Links and devices are left out. By its suffix, a
-    member is
-
-    - an image, or ``npy``: an array;
-    - ``cls``: a number; ``txt``: a number if the first one is, else a text. For the field ``label``
-      both are a class's number or name;
-    - ``json``: a text, as it is;
-    - anything else: bytes.
-
-    The bytes of records have no checksums, so ``damaged`` never lists any. Their headers have one:
-    a shard that was replaced is noticed (D117).
+    member is an image, or ``npy``: an array; ``cls``: a number; ``txt``: a number if the first one
+    is, else a text; ``json``: a text; else bytes. For ``label``, ``cls`` and ``txt`` are a class's
+    number or name. Bytes have no checksums. Headers have one, so a replaced shard is noticed.
 
     Args:
         path: A shard, a folder of shards, or a pattern.
@@ -101,7 +73,7 @@ class TarStore:
         if group == "data":
             refuse_other(path, "tar")
         self.path, self.classes, self.keep, self.group = path, classes, keep, group
-        self.given_kinds = checked_kinds(kinds, group)
+        self.given_kinds = values.checked_kinds(kinds, group)
         self.label_maps = tuple(labels or ())
         given: Any = fields
         self.fields: dict[str, tuple[str, ...]] | None = None
@@ -110,18 +82,17 @@ class TarStore:
                 what = "must map at least one field to a name"
                 fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
                 raise ConfigError(162, f"{group}.fields = {given}", what, fix)
-            self.fields = {
-                str(field): tuple(
-                    part.strip().lstrip(".") for part in str(names).lower().split(";")
-                )
-                for field, names in given.items()
-            }
-        self.pattern = class_pattern(label_pattern, group)
+            self.fields = {}
+            for field, names in given.items():
+                suffixes = [part.strip().lstrip(".") for part in str(names).lower().split(";")]
+                self.fields[str(field)] = tuple(suffixes)
+        self.pattern = values.class_pattern(label_pattern, group)
         if self.pattern is not None and LABEL in (self.fields or {}):
             what = f"{group}.fields has a label already"
             raise ConfigError(162, f"{group}.label_pattern", what, "give one of the two")
         self._views: dict[str, memoryview] = {}  # the newest memory maps, by the shard's path
-        self._heads: dict[str, tuple[bytes, ArrayHeader]] = {}  # of the first array of each field
+        # The bytes and the meaning of the header of the first array of each field.
+        self._heads: dict[str, tuple[bytes, values.ArrayHeader]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_views": {}, "_heads": {}}
@@ -133,41 +104,28 @@ class TarStore:
     @cached_property
     def _manifest(self) -> Manifest:
         fields = {name: self._field(name) for name in self.sources}
+        counts: list[int] = []
+        classes = self.class_names
         if self.labels is not None:
             fields[LABEL] = Field("int64", ())
+            if len(classes) > self.labels[0].max():
+                counts = np.bincount(self.labels[0], minlength=len(classes)).tolist()
         if not fields:
             fix = "give 'data.fields={image: jpg, label: cls}', say"
             raise DataError(167, self.path, "no member is an image or a label", fix)
-        check_present(self.given_kinds, fields, self.group)
-        check_label_maps(self.label_maps, fields, self.group)
-        counts: list[int] = []
-        classes = self.class_names
-        if self.labels is not None and len(classes) > self.labels[0].max():
-            counts = np.bincount(self.labels[0], minlength=len(classes)).tolist()
+        values.check_present(self.given_kinds, fields, self.group)
+        values.check_label_maps(self.label_maps, fields, self.group)
         digest = sampled_digest(self.listed.shards)
         return Manifest(len(self), fields, classes, counts, source=self.source, digest=digest)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say which index cannot be kept, and which field may be a label map."""
-        lines: list[str] = []
-        if unkept := self.listed.unkept:
-            what = "cannot be written, neither beside the shard nor in the cache folder"
-            lines.append(f"the index of {unkept[0]} {what}; every start reads all headers again")
-        images = [name for name, field in self.manifest.fields.items() if field.kind == "image"]
-        for name in images if len(images) > 1 else ():
-            header = self._first_header(name)
-            if header.format == "png" and header.channels == 1:
-                lines.append(f"{name}: is it a label map? Then add 'data.labels=[{name}]'")
-        return tuple(lines)
-
-    def _first_header(self, name: str) -> ImageHeader:
-        try:
-            return read_header(self.member_bytes(name, 0))
-        except (BadImage, ValueError) as error:
-            what = f"not a readable image ({error})"
-            where = f"{self.name(0)}: {name}"
-            raise DataError(106, where, what, "correct or remove it") from error
+        """Say which index cannot be kept."""
+        unkept = self.listed.unkept[:1]
+        what = "cannot be written, neither beside the shard nor in the cache folder"
+        return tuple(
+            f"the index of {shard} {what}; every start reads all headers again" for shard in unkept
+        )
 
     def _field(self, name: str) -> Field:
         """Return a field as its first record has it."""
@@ -176,13 +134,19 @@ class TarStore:
         self.check_members(name)
         value = self.value(name, 0)
         if name in self.kinds:
-            return field_of_kind(value, self.kinds[name])
+            return values.field_of_kind(value, self.kinds[name])
         if isinstance(value, np.ndarray):
             return Field(value.dtype.name, value.shape)
-        self._first_header(name)
-        if name in self.label_maps:
+        is_map = name in self.label_maps
+        count = 1 if is_map else len(self)
+        try:
+            channels = shared_channels(count, lambda row: self.member_bytes(name, row))
+        except (BadImage, ValueError) as error:
+            what = f"not a readable image ({error})"
+            where = f"{self.name(0)}: {name}"
+            raise DataError(106, where, what, "correct or remove it") from error
+        if is_map:
             return Field("uint8", (1, None, None), "image", "labels")
-        channels = shared_channels(len(self), lambda row: self.member_bytes(name, row))
         return Field("uint8", (channels, None, None), "image")
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
@@ -196,14 +160,19 @@ class TarStore:
             parts = self._parts(name, indices)
             if field.encoding == "image":
                 records[name] = parts
-            elif field.kind in OF_STRINGS:
+            elif field.kind in values.OF_STRINGS:
                 records[name] = ragged_of([np.frombuffer(part, np.uint8) for part in parts], field)
             else:
                 arrays = self._arrays(name, field, parts, indices.tolist())
-                if name not in views:
-                    is_ragged = field.encoding == "ragged"
-                    arrays = ragged_of(arrays, field) if is_ragged else _stacked(arrays, field)
                 records[name] = arrays
+                if name not in views and field.encoding == "ragged":
+                    records[name] = ragged_of(arrays, field)
+                elif name not in views:
+                    shape = [size or 0 for size in field.shape]
+                    out = np.empty((len(arrays), *shape), field.dtype)
+                    for place, array in enumerate(arrays):
+                        out[place] = array
+                    records[name] = torch.from_numpy(out)
         return records
 
     def _parts(self, name: str, indices: Tensor) -> list[Any]:
@@ -230,8 +199,7 @@ class TarStore:
 
         A map lives until nobody holds a part of it.
         """
-        listed = self.listed
-        shard, identity = listed.shards[number], listed.identities[number]
+        shard, identity = self.listed.shards[number], self.listed.identities[number]
         identify(shard, identity)
         view = self._views.get(shard)
         if view is not None:
@@ -252,8 +220,7 @@ class TarStore:
         listed = self.listed
         places = indices.numpy()
         shards = listed.shard_numbers[places]
-        labels_are_known = self.labels is not None
-        names = [name for name in self.sources if name != LABEL or not labels_are_known]
+        names = [name for name in self.sources if name != LABEL or self.labels is None]
         for number in np.unique(shards).tolist():
             shard = map_of(np.frombuffer(self._view(number), np.uint8))
             for name in names:
@@ -264,12 +231,27 @@ class TarStore:
     def _arrays(
         self, name: str, field: Field, parts: Sequence[Any], indices: list[int]
     ) -> list[np.ndarray]:
-        """Return arrays of the shape and dtype of the field, in the maps' memory if they can be."""
+        """Return arrays of the shape and dtype of the field, in the maps' memory if they can be.
+
+        Most arrays of a field have one header, which is parsed once.
+        """
         arrays: list[np.ndarray] = []
+        is_ragged = field.encoding == "ragged"  # the number of rows may differ
         for part, index in zip(parts, indices, strict=True):
-            array = self._array(name, part, index)
-            first = field.encoding == "ragged"  # whose number of rows may differ
-            if (array.dtype.name, array.shape[first:]) != (field.dtype, field.shape[first:]):
+            head, header = self._heads.get(name, (b"", None))
+            is_alike = header is not None and len(part) == len(head) + header.num_bytes
+            if header is not None and is_alike and part[: len(head)] == head:
+                array = values.native(header.view(part))
+            else:
+                data = bytes(part)
+                array = self.parsed(data, name, index)
+                if data.startswith(NPY) and header is None and name not in self.kinds:
+                    header = values.read_npy_header(io.BytesIO(data), len(data), self.name(index))
+                    self._heads[name] = data[: header.start], header
+            if (array.dtype.name, array.shape[is_ragged:]) != (
+                field.dtype,
+                field.shape[is_ragged:],
+            ):
                 what = f"is {array.dtype} {array.shape}, but the first record has "
                 what += f"{field.dtype} {tuple(field.shape)}"
                 fix = "give every record the same shape and type"
@@ -278,20 +260,6 @@ class TarStore:
                 raise DataError(167, f"{self.name(index)}: {name}", what, fix)
             arrays.append(array)
         return arrays
-
-    def _array(self, name: str, part: Any, index: int) -> np.ndarray:
-        """Return an array or a number. Most arrays of a field have one header, parsed once."""
-        if name in self._heads:
-            head, header = self._heads[name]
-            if part[: len(head)] == head and len(part) == len(head) + header.num_bytes:
-                return native(header.view(part))
-        data = bytes(part)
-        array = self.parsed(data, name, index)
-        assert isinstance(array, np.ndarray)  # an image file is encoded
-        if data.startswith(NPY) and name not in (*self._heads, *self.kinds):
-            header = read_npy_header(io.BytesIO(data), len(data), self.name(index))
-            self._heads[name] = data[: header.start], header
-        return array
 
     @cached_property
     def listed(self) -> Listed:
@@ -320,18 +288,13 @@ class TarStore:
                     raise ConfigError(162, where, "no member has this suffix", fix)
             return self.fields
         if others := sorted(suffixes - {*IMAGES, "cls"}):
-            fields: dict[str, str] = {}
-            if images:
-                fields["image"] = images[0] if len(images) == 1 else f'"{";".join(images)}"'
-            for suffix in filter(PLAIN_SUFFIX.fullmatch, sorted(suffixes - set(images))):
+            fields = {"image": f'"{";".join(images)}"'} if images else {}
+            for suffix in sorted(suffixes - set(images)):
                 stem, _, last = suffix.rpartition(".")
                 fields[field_name(stem or (LABEL if last == "cls" else last), fields)] = suffix
-            chosen = ", ".join(f"{field}: {suffix}" for field, suffix in fields.items())
-            what = f"there are members .{', .'.join(others[:5])} too"
-            fix = f"say what is wanted, as in '{self.group}.fields={{{chosen}}}'"
-            if not fields or len(others) > max(MOST_FIELDS, len(self)):
-                what = f"a key ends at a name's first dot, which leaves .{', .'.join(others[:3])}"
-                fix = "rename the members without other dots, as in v1_000.png"
+            chosen = [f"{field}: {suffix}" for field, suffix in fields.items()]
+            what = f"there are members .{', .'.join(others[:5])} too (a key ends at the first dot)"
+            fix = f"say what is wanted, as in '{self.group}.fields={{{listed(chosen)}}}'"
             raise ConfigError(162, f"{self.group}.fields = null", what, fix)
         usual = {"image": IMAGES} if images else {}
         if "cls" in suffixes and self.pattern is None:
@@ -359,13 +322,10 @@ class TarStore:
         """Return the number of the member of a record. DataError D163 or D167 if it has not one."""
         number = int(self.members[field][index])
         if number < 0:
-            wanted = self.sources[field]
-            first, last = self.listed.firsts[index : index + 2]
-            kinds = self.listed.kinds[first:last]
-            count = sum(self.listed.suffixes[kind].lower() in wanted for kind in kinds)
-            what = f"has {count} members for {field} (.{', .'.join(wanted)})"
+            count = "0" if number == NONE else "several"
+            what = f"has {count} members for {field} (.{', .'.join(self.sources[field])})"
             fix = f"correct the shard, or {self.group}.fields"
-            raise DataError(163 if count else 167, self.name(index), what, fix)
+            raise DataError(163 if number == SEVERAL else 167, self.name(index), what, fix)
         return number
 
     def check_members(self, field: str) -> None:
@@ -376,13 +336,13 @@ class TarStore:
     @cached_property
     def labels(self) -> tuple[np.ndarray, list[str]] | None:
         """The labels (int64) and the classes; None if no member and no pattern gives labels."""
+        classes, path, group = self.classes, self.path, self.group
         if self.pattern is not None:
-            pattern = self.pattern
-            names = [
-                class_in(self.listed.key(index), pattern, self.name(index), self.group)
-                for index in range(len(self))
-            ]
-            numbers, classes = number_classes(names, self.classes, self.path, self.group)
+            names: list[str] = []
+            for index in range(len(self)):
+                key, where = self.listed.key(index), self.name(index)
+                names.append(values.class_in(key, self.pattern, where, group))
+            numbers, classes = values.number_classes(names, classes, path, group)
         elif self._has_label_texts:
             self.check_members(LABEL)
             texts: list[str] = []
@@ -390,9 +350,9 @@ class TarStore:
                 data = self.member_bytes(LABEL, index) if kept is None else kept
                 texts.append(data.decode("utf-8", "surrogateescape").strip())
                 if not texts[-1]:
-                    fix = "correct or remove it"
-                    raise DataError(162, self.name(index), "its label is empty", fix)
-            numbers, classes = label_column(texts, self.classes, self.path, self.name, self.group)
+                    what, fix = "its label is empty", "correct or remove it"
+                    raise DataError(162, self.name(index), what, fix)
+            numbers, classes = values.label_column(texts, classes, path, self.name, group)
         else:
             return None
         return np.array(numbers, np.int64), classes
@@ -410,11 +370,11 @@ class TarStore:
             suffix = suffixes[0].rpartition(".")[2]
             if suffix in (*IMAGES, "npy", "cls") or (field == LABEL and self._has_label_texts):
                 continue
-            kinds[field] = "text" if suffix in ("txt", "json") else "bytes"
             if suffix == "txt":
                 first = np.flatnonzero(self.members[field] >= 0)[:1].tolist()
                 if any(_number_in(self.member_bytes(field, index)) is not None for index in first):
-                    del kinds[field]
+                    continue
+            kinds[field] = "text" if suffix in ("txt", "json") else "bytes"
         return {**kinds, **self.given_kinds}
 
     @property
@@ -422,7 +382,7 @@ class TarStore:
         """The classes in the order of their numbers. ConfigError C161, DataError D161."""
         if self.labels is not None:
             return self.labels[1]
-        return check_classes((), self.classes, self.path, self.group)
+        return values.check_classes((), self.classes, self.path, self.group)
 
     @property
     def source(self) -> str:
@@ -447,25 +407,23 @@ class TarStore:
         if kind == "bytes":
             return data
         if kind == "text":
-            return text_of(data, field, where, self.group)
+            return values.text_of(data, field, where, self.group)
         suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
+        value = values.value_of(data, f".{suffix}", self.name(index))
         if is_text_suffix(suffix):
             value = _number_in(data)
             if value is None:
                 what = f"{data[:40]!r} is not a number that a store can hold"
                 fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
                 raise DataError(162, where, what, fix)
-        else:
-            value = value_of(data, f".{suffix}", self.name(index))
-        return of_kind(value, kind, where, self.group) if kind else value
+        return values.of_kind(value, kind, where, self.group) if kind else value
 
     def member_bytes(self, field: str, index: int) -> bytes:
         """Return the bytes of a record's member for a field.
 
         DataError D101, D117, and D163 or D167 if the record has not one such member.
         """
-        member = self.member(field, index)
-        kept = self.listed.kept_texts(np.array([member]))[0]
+        kept = self.listed.kept_texts(np.array([self.member(field, index)]))[0]
         return bytes(self._parts(field, torch.tensor([index]))[0]) if kept is None else kept
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
@@ -481,21 +439,12 @@ class TarStore:
         return f"{shards.shard_of(index)}: {shards.key(index)}.{suffix}"
 
     def check(self) -> None:
-        listed = self.listed
-        for shard, identity in zip(listed.shards, listed.identities, strict=True):
+        for shard, identity in zip(self.listed.shards, self.listed.identities, strict=True):
             if shard in self._views:
                 identify(shard, identity)
 
     def close(self) -> None:
         self._views = {}
-
-
-def _stacked(arrays: list[np.ndarray], field: Field) -> Tensor:
-    """Return the arrays of records: [B, *shape]."""
-    out = np.empty((len(arrays), *(size or 0 for size in field.shape)), field.dtype)
-    for place, array in enumerate(arrays):
-        out[place] = array
-    return torch.from_numpy(out)
 
 
 def _number_in(data: bytes) -> np.ndarray | None:

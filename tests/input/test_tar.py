@@ -84,7 +84,7 @@ def test_a_member_that_nobody_asked_for_is_not_ignored_without_a_word():
 @pytest.mark.parametrize("letters", ["", "n"])
 def test_names_with_dots_are_named_instead_of_a_field_for_each_file(letters):
     members = [(f"v1.{letters}{n}.jpg", jpeg(0)) for n in range(30)]
-    with pytest.raises(ConfigError, match=r"C162.*first dot.*rename the members"):
+    with pytest.raises(ConfigError, match=r"C162.*a key ends at the first dot"):
         _ = _input(members).manifest
 
 
@@ -142,7 +142,7 @@ def test_links_and_devices_are_left_out_and_counted():
     ("members", "words"),
     [
         (PAIR[:3], r"D167.*a/2\.JPEG has 0 members for label \(\.cls\)"),
-        ([*PAIR, ("a/1.png", jpeg(0))], r"D163.*2 members for image"),
+        ([*PAIR, ("a/1.png", jpeg(0))], r"D163.*several members for image"),
         ([*PAIR, ("a/1.jpg", jpeg(0))], r"D163.*a/1\.jpg' twice"),
         ([("a.jpg", jpeg(0)), ("a.cls", b"  ")], r"D162.*label is empty"),
         ([], r"D110.*no file inside"),
