@@ -38,10 +38,6 @@ class ParquetInput:
     def manifest(self) -> Manifest:
         return self.store.manifest
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.store.notes
-
     def read(self, start: int, stop: int) -> Chunk:
         records = as_written(self.store.read(torch.arange(start, stop)))
         return Chunk(records, [self.store.key(index) for index in range(start, stop)])

@@ -20,7 +20,7 @@ from framework.errors import DataError, listed, words_of
 from framework.store.files import Identity, identify, unreadable
 from framework.store.values import MOST_CLASSES, most_bytes
 
-MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
+MOST_GROUP_BYTES = (1 << 31) - 1  # decoded, so that any column of it is one array of Arrow's
 WRITE_AGAIN = "download, copy or write it again"
 MOST_JSON_BYTES = 1 << 24
 SCAN_ROWS = 1 << 16
@@ -41,18 +41,16 @@ class FieldColumn(NamedTuple):
 
 
 class Strings(NamedTuple):
-    """Byte strings in a few buffers."""
+    """Byte strings in a buffer."""
 
-    buffers: list[memoryview]
-    numbers: np.ndarray  # of the buffer of each string: int64 [rows]
-    starts: np.ndarray  # in its buffer: int64 [rows]
+    buffer: memoryview
+    starts: np.ndarray  # [rows]
     stops: np.ndarray
 
     def taken(self, rows: np.ndarray) -> list[memoryview]:
         """Return the strings of some rows, without a copy."""
-        columns = (self.numbers[rows], self.starts[rows], self.stops[rows])
-        places = zip(*(column.tolist() for column in columns), strict=True)
-        return [self.buffers[number][start:stop] for number, start, stop in places]
+        places = zip(self.starts[rows].tolist(), self.stops[rows].tolist(), strict=True)
+        return [self.buffer[start:stop] for start, stop in places]
 
 
 class ColumnValues(NamedTuple):
@@ -67,6 +65,20 @@ class RowGroup(NamedTuple):
 
     values: dict[str, ColumnValues]
     num_bytes: int
+
+
+def library() -> Any:
+    """Import pyarrow, whose presence ``ParquetStore`` checks."""
+    import pyarrow  # noqa: ICN001, PLC0415  # an extra
+    import pyarrow.parquet  # noqa: PLC0415  # pyright: ignore[reportUnusedImport]
+
+    return pyarrow
+
+
+def _broken() -> tuple[type[BaseException], ...]:
+    """Return what pyarrow raises for damaged files."""
+    errors = (OSError, ValueError, LookupError, MemoryError, TypeError, OverflowError)
+    return (library().ArrowException, *errors)
 
 
 @final
@@ -101,7 +113,7 @@ class _ParquetFile:
             fix = "write it with smaller groups (row_group_size=1000)"
             raise DataError(102, self.path, what, fix)
         # A page of a few bytes may stand for any number of equal values, so decode piece by piece.
-        most = min(most_bytes(os.path.getsize(self.path)), 2 * MOST_GROUP_BYTES)
+        most = min(most_bytes(os.path.getsize(self.path)), MOST_GROUP_BYTES)
         pieces: list[Any] = []
         with self._open(self.metadata) as file:
             # One thread: the reader's own threads read other groups meanwhile.
@@ -112,7 +124,7 @@ class _ParquetFile:
                     raise ValueError("its rows take far more bytes than the file")
         table = self.schema.empty_table().select(columns)
         if pieces:
-            table = library().arrow.Table.from_batches(pieces)
+            table = library().Table.from_batches(pieces)
         table.validate(full=True)
         return table
 
@@ -130,7 +142,7 @@ class _ArrowFile:
     is_mapped = True
 
     def __init__(self, path: str) -> None:
-        arrow = library().arrow
+        arrow = library()
         source = arrow.memory_map(path)
         try:
             reader = arrow.ipc.open_file(source)
@@ -150,7 +162,7 @@ class _ArrowFile:
     def read(self, group: int, columns: list[str]) -> Any:
         batch = self._batches[group].select(columns)
         batch.validate(full=True)
-        return library().arrow.Table.from_batches([batch])
+        return library().Table.from_batches([batch])
 
     def batches(self, column: str) -> Iterator[Any]:
         for group in range(len(self.rows)):
@@ -191,7 +203,7 @@ class ColumnFiles:
             return _ArrowFile(path) if path.lower().endswith(".arrow") else _ParquetFile(path)
         except PermissionError as error:
             raise unreadable(path, error) from error
-        except library().broken as error:
+        except _broken() as error:
             what = f"not a whole Parquet or Arrow file ({words_of(error, 200)})"
             raise DataError(102, path, what, WRITE_AGAIN) from error
 
@@ -209,25 +221,19 @@ class ColumnFiles:
         return schema
 
     @cached_property
-    def starts(self) -> list[tuple[int, int]]:
-        """The file and the number in it, of each group."""
-        files = enumerate(self.readers)
-        return [(file, group) for file, reader in files for group in range(len(reader.rows))]
-
-    @cached_property
     def firsts(self) -> np.ndarray:
         """The first row of each group, and the number of all rows: int64 [groups + 1]."""
         return np.cumsum([0, *(count for reader in self.readers for count in reader.rows)])
 
     @cached_property
-    def file_firsts(self) -> np.ndarray:
+    def _file_firsts(self) -> np.ndarray:
         """The first row of each file, and the number of all rows: int64 [files + 1]."""
         return np.cumsum([0, *(sum(reader.rows) for reader in self.readers)])
 
     def row(self, index: int) -> tuple[str, int]:
         """Return the file of a row, and the row's number in it."""
-        file = int(np.searchsorted(self.file_firsts, index, side="right")) - 1
-        return self.paths[file], index - int(self.file_firsts[file])
+        file = int(np.searchsorted(self._file_firsts, index, side="right")) - 1
+        return self.paths[file], index - int(self._file_firsts[file])
 
     def tally(self, column: str) -> dict[Any, int]:
         """Return how often each value of a column occurs; {} if there are too many."""
@@ -240,7 +246,7 @@ class ColumnFiles:
                             counts[item["values"]] = counts.get(item["values"], 0) + item["counts"]
                     if len(counts) > MOST_CLASSES:
                         return {}
-            except library().broken as error:
+            except _broken() as error:
                 what = f"the column {column} cannot be read ({words_of(error, 200)})"
                 raise DataError(102, path, what, WRITE_AGAIN) from error
         return counts
@@ -282,18 +288,22 @@ class ColumnFiles:
     def _decoded(
         self, number: int, columns: Mapping[str, FieldColumn], numbers: Mapping[str, int] | None
     ) -> RowGroup:
-        file, group = self.starts[number]
-        path, reader = self.paths[file], self.readers[file]
+        group = number
+        path, reader = self.paths[0], self.readers[0]
+        for path, reader in zip(self.paths, self.readers, strict=True):  # noqa: B007
+            if group < len(reader.rows):
+                break
+            group -= len(reader.rows)
         identify(path, self.identities[path])
         try:
             table = reader.read(group, sorted({column.name for column in columns.values()}))
             if table.num_rows != reader.rows[group]:
                 raise ValueError(f"{table.num_rows} rows, not {reader.rows[group]}")
             values = {
-                field: _values(table.column(column.name), column, numbers)
+                field: _values(table.column(column.name), column, numbers or {})
                 for field, column in columns.items()
             }
-        except library().broken as error:
+        except _broken() as error:
             what = f"group {group} cannot be read ({words_of(error, 200)})"
             raise DataError(102, path, what, WRITE_AGAIN) from error
         return RowGroup(values, 0 if reader.is_mapped else table.nbytes)
@@ -303,41 +313,15 @@ class ColumnFiles:
             identify(path, identity)
 
 
-class ColumnLibrary(NamedTuple):
-    """The parts of pyarrow that are used."""
-
-    arrow: Any
-    parquet: Any
-    types: Any
-    broken: tuple[type[BaseException], ...]  # what it raises for damaged files
-
-
-def library() -> ColumnLibrary:
-    """Import pyarrow, whose presence ``ParquetStore`` checks."""
-    import pyarrow  # noqa: ICN001, PLC0415  # an extra
-    import pyarrow.parquet  # noqa: PLC0415
-
-    broken = (pyarrow.ArrowException, OSError, ValueError, LookupError, MemoryError, TypeError)
-    return ColumnLibrary(pyarrow, pyarrow.parquet, pyarrow.types, (*broken, OverflowError))
-
-
-def _row_bytes(kind: Any) -> int:
-    """Return the bytes of a decoded value of a type: 0 if they are not known before."""
-    types = library().types
-    kind = _storage_type(kind)
-    if types.is_fixed_size_list(kind):
-        return kind.list_size * _row_bytes(kind.value_type)
-    return kind.bit_width // 8 if types.is_primitive(kind) else 0
-
-
 def form_of(kind: Any, is_label: bool) -> str | None:
     """Return the form of a column by its type, and None if a store cannot hold it."""
     types = library().types
     kind = _storage_type(kind)
     if types.is_struct(kind):
         parts = {field.name: field.type for field in kind}
-        return "file" if parts.keys() == {"bytes", "path"} and _is_bytes(parts["bytes"]) else None
-    if _is_bytes(kind):
+        is_file = parts.keys() == {"bytes", "path"} and form_of(parts["bytes"], False) == "bytes"
+        return "file" if is_file else None
+    if types.is_binary(kind) or types.is_large_binary(kind):
         return "bytes"
     if types.is_dictionary(kind):
         kind = kind.value_type
@@ -350,15 +334,18 @@ def form_of(kind: Any, is_label: bool) -> str | None:
     return form if is_number else None
 
 
+def _row_bytes(kind: Any) -> int:
+    """Return the bytes of a decoded value of a type: 0 if they are not known before."""
+    types = library().types
+    kind = _storage_type(kind)
+    if types.is_fixed_size_list(kind):
+        return kind.list_size * _row_bytes(kind.value_type)
+    return kind.bit_width // 8 if types.is_primitive(kind) else 0
+
+
 def _storage_type(kind: Any) -> Any:
     """Return the type of the values below an extension type, which a program may register."""
-    is_extension = isinstance(kind, library().arrow.BaseExtensionType)
-    return kind.storage_type if is_extension else kind
-
-
-def _is_bytes(kind: Any) -> bool:
-    types = library().types
-    return types.is_binary(kind) or types.is_large_binary(kind)
+    return kind.storage_type if isinstance(kind, library().BaseExtensionType) else kind
 
 
 def _is_list(kind: Any) -> bool:
@@ -366,84 +353,58 @@ def _is_list(kind: Any) -> bool:
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def _values(values: Any, column: FieldColumn, numbers: Mapping[str, int] | None) -> ColumnValues:
+def _values(values: Any, column: FieldColumn, numbers: Mapping[str, int]) -> ColumnValues:
     """Return a column of a group. ValueError if its lists have wrong lengths."""
-    kind = _storage_type(values.type)
-    if kind != values.type:
-        values = library().arrow.chunked_array([chunk.storage for chunk in values.chunks], kind)
+    arrow = library()
+    array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    if isinstance(array.type, arrow.BaseExtensionType):
+        array = array.storage
     if column.form == "file":
-        values = values.flatten()[kind.get_field_index("bytes")]
-    nulls = None
-    if values.null_count:
-        nulls = np.concatenate([_as_numpy(chunk.is_null()) for chunk in values.chunks])
-    if column.form in ("bytes", "file", "text"):
-        if library().types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
-        return ColumnValues(_strings(values.chunks), nulls)
-    if column.form == "rows":
-        return ColumnValues(_rows(values.chunks, column.kind), nulls)
-    if column.form == "name":
-        arrays = [_class_numbers(chunk, numbers or {}) for chunk in values.chunks]
-    else:
-        arrays = [_nested(chunk) for chunk in values.chunks]
-    return ColumnValues(np.concatenate(arrays), nulls)
-
-
-def _strings(chunks: Sequence[Any]) -> Strings:
-    types = library().types
-    buffers: list[memoryview] = []
-    places: list[np.ndarray] = [np.zeros((3, 0), np.int64)]
-    for number, chunk in enumerate(chunks):
-        _, offsets, data = chunk.buffers()
-        is_large = types.is_large_binary(chunk.type) or types.is_large_string(chunk.type)
-        ends = np.zeros(1, np.int64)
-        if len(chunk):
-            ends = np.frombuffer(offsets, np.int64 if is_large else np.int32)[chunk.offset :]
-        starts, stops = ends[: len(chunk)], ends[1 : len(chunk) + 1]
-        places.append(np.stack([np.full(len(chunk), number), starts, stops]))
-        buffers.append(memoryview(data or b"").cast("B"))
-    return Strings(buffers, *np.concatenate(places, axis=1))
-
-
-def _rows(chunks: Sequence[Any], kind: str) -> Ragged:
-    """Return lists of any length as ragged arrays. A missing list has no rows."""
-    lengths = [_as_numpy(chunk.value_lengths().fill_null(0)) for chunk in chunks]
-    lists = [chunk.flatten() for chunk in chunks]
-    if any(part.null_count for part in lists):
-        raise ValueError("a value in a list is missing")
-    arrays = [_nested(part) for part in lists]
-    # Lists in a list have a length only if there are any.
-    rows = np.concatenate([array for array in arrays if len(array)] or arrays[:1])
-    if kind in ("boxes", "points"):
+        array = array.flatten()[array.type.get_field_index("bytes")]
+    nulls = _as_numpy(array.is_null()) if array.null_count else None
+    is_dictionary = arrow.types.is_dictionary(array.type)
+    if column.form == "array":
+        return ColumnValues(_nested(array), nulls)
+    if column.form == "rows":  # a missing list has no rows
+        lengths = _as_numpy(array.value_lengths().fill_null(0)).astype(np.int64)
+        rows = _nested(array.flatten(), "a value in a list is missing")
         with np.errstate(over="ignore"):  # a hostile file's own
-            rows = rows.astype(np.float32)
-    counts = np.concatenate(lengths).astype(np.int64)
-    return Ragged(torch.from_numpy(rows), torch.from_numpy(counts))
+            rows = rows.astype(np.float32 if column.kind in ("boxes", "points") else rows.dtype)
+        return ColumnValues(Ragged(torch.from_numpy(rows), torch.from_numpy(lengths)), nulls)
+    if column.form == "name":  # a missing name is 0
+        encoded = array if is_dictionary else array.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        table = np.array([numbers[name] for name in names] or [0], np.int64)
+        return ColumnValues(table[_as_numpy(encoded.indices.fill_null(0)).astype(np.int64)], nulls)
+    if is_dictionary:
+        array = array.dictionary_decode()
+    _, offsets, data = array.buffers()
+    is_large = arrow.types.is_large_binary(array.type) or arrow.types.is_large_string(array.type)
+    ends = np.zeros(1, np.int64)
+    if len(array):
+        ends = np.frombuffer(offsets, np.int64 if is_large else np.int32)[array.offset :]
+    buffer = memoryview(data or b"").cast("B")
+    return ColumnValues(Strings(buffer, ends[: len(array)], ends[1 : len(array) + 1]), nulls)
 
 
-def _nested(chunk: Any) -> np.ndarray:
-    """Return numbers, or lists of one length, as [rows, *shape]. Nulls become 0."""
-    if not _is_list(chunk.type):
-        fill = False if library().types.is_boolean(chunk.type) else 0
-        return _as_numpy(chunk.fill_null(fill) if chunk.null_count else chunk)
-    if chunk.null_count:
+def _nested(array: Any, missing: str = "") -> np.ndarray:
+    """Return numbers, or lists of one length, as [rows, *shape]. Nulls become 0.
+
+    ValueError ``missing`` for a null, unless it is "".
+    """
+    if missing and array.null_count:
+        raise ValueError(missing)
+    if not _is_list(array.type):
+        fill = False if library().types.is_boolean(array.type) else 0
+        return _as_numpy(array.fill_null(fill) if array.null_count else array)
+    if array.null_count:
         raise ValueError("a list is missing")
-    lengths = np.unique(_as_numpy(chunk.value_lengths()))
+    lengths = np.unique(_as_numpy(array.value_lengths()))
     if len(lengths) > 1:
         raise ValueError(f"lists of {lengths[0]} and of {lengths[-1]} values, which are no array")
-    if chunk.flatten().null_count:
-        raise ValueError("a value in a list is missing")
-    inner = _nested(chunk.flatten())
+    inner = _nested(array.flatten(), "a value in a list is missing")
     length = int(lengths[0]) if len(lengths) else 0
-    return inner.reshape(len(chunk), length, *inner.shape[1:])
-
-
-def _class_numbers(chunk: Any, numbers: Mapping[str, int]) -> np.ndarray:
-    """Return the number of each name: int64 [rows]. A null is 0."""
-    if not library().types.is_dictionary(chunk.type):
-        chunk = chunk.dictionary_encode()
-    table = np.array([numbers[name] for name in chunk.dictionary.to_pylist()] or [0], np.int64)
-    return table[_as_numpy(chunk.indices.fill_null(0)).astype(np.int64)]
+    return inner.reshape(len(array), length, *inner.shape[1:])
 
 
 def _as_numpy(array: Any) -> np.ndarray:
@@ -464,7 +425,7 @@ def write_row_groups(
     file: IO[bytes], parts: Iterator[Mapping[str, Sequence[str | int | float]]]
 ) -> None:
     """Write the columns of each part as a group of rows. The first part decides names and types."""
-    pa = library().arrow
+    pa = library()
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     writer: Any = None
     try:
@@ -472,14 +433,15 @@ def write_row_groups(
             if writer is None:
                 firsts = {name: values[0] if values else "" for name, values in columns.items()}
                 schema = pa.schema([(name, types[type(value)]) for name, value in firsts.items()])
-                writer = library().parquet.ParquetWriter(file, schema, compression="zstd")
-            storable = {name: list(map(_storable, values)) for name, values in columns.items()}
+                writer = pa.parquet.ParquetWriter(file, schema, compression="zstd")
+            storable = {
+                # The bytes of a file's name may be no UTF-8.
+                name: [
+                    v.encode(errors="replace").decode() if isinstance(v, str) else v for v in own
+                ]
+                for name, own in columns.items()
+            }
             writer.write_table(pa.table(storable, schema=writer.schema))
     finally:
         if writer is not None:
             writer.close()
-
-
-def _storable(value: Any) -> Any:
-    """Return a text without the bytes of a file's name that are no UTF-8."""
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value

@@ -1,20 +1,16 @@
 """Parquet files and Hugging Face datasets as a store, through pyarrow (extra ``parquet``).
 
-Parquet keeps rows in groups of some 100 images or 100,000 rows of numbers. A group can only be
-decoded as a whole. Each process caches the most recently used groups, up to ``cache_mb``. If the
-data is larger than the cache and is read in random order, nearly every record decodes a group. With
-100 images of 100 kB per group, each record costs 10 MB of decoding. With ``order=block`` each group
-is decoded about once per epoch. A packed store has no groups at all.
-
-Arrow files, which ``datasets.Dataset.save_to_disk`` writes, are not compressed. They are mapped
-into memory, so that any row can be read alone.
+Parquet keeps rows in groups of some 100 images or 100,000 rows of numbers, which can only be
+decoded as a whole. Each process caches the groups used last, up to ``cache_mb``. If the data is
+larger and is read in random order, nearly every record decodes a group; with ``order=block`` each
+group is decoded about once per epoch. Arrow files, which ``datasets.Dataset.save_to_disk`` writes,
+are not compressed: they are mapped into memory, so that any row can be read alone.
 """
 
 import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, final
 
@@ -25,49 +21,22 @@ from torch import Tensor
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, listed, words_of
 from framework.media.decode import BadImage, shared_channels
-from framework.store.column_files import (
-    MOST_JSON_BYTES,
-    ColumnFiles,
-    ColumnValues,
-    FieldColumn,
-    RowGroup,
-    form_of,
-    hugging_face_feature,
-    library,
-)
+from framework.store import column_files, values
 from framework.store.files import named_files, sampled_digest
-from framework.store.folder_store import FILES
 from framework.store.foreign import (
     COLUMNS,
-    MOST_FIELDS,
     USUAL_SPLITS,
     example_split,
     refuse_other,
     several_splits,
 )
 from framework.store.gather import merged, ragged_of, taken
-from framework.store.values import (
-    DTYPES,
-    OF_STRINGS,
-    RAGGED,
-    check_classes,
-    check_label_maps,
-    check_present,
-    checked_kinds,
-    field_of_kind,
-    label_column,
-    numbered_classes,
-    of_kind,
-)
 from framework.system.extras import needed
 
-STRINGS = ("text", "bytes", "file")
-LISTS = ("rows",)
+STRINGS, LISTS = ("text", "bytes", "file"), ("rows",)
 FORMS = {"text": STRINGS, "bytes": STRINGS, "ragged": LISTS, "boxes": LISTS, "points": LISTS}
-# ``save_to_disk`` lists the files of a data set here.
-STATE = "state.json"
-# ``save_to_disk`` writes this file above one folder per split.
-SPLITS = "dataset_dict.json"
+STATE = "state.json"  # in which ``save_to_disk`` lists the files of a data set
+SPLITS = "dataset_dict.json"  # which ``save_to_disk`` writes above one folder per split
 # The Hugging Face Hub appends this to the split in a file's name, as in train-00000-of-00002.
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
 
@@ -80,26 +49,13 @@ class ParquetStore:
     Numbers and lists of a fixed size become raw fields, other lists become ragged fields, and texts
     stay texts. Texts in the field ``label`` are class names, or class numbers if all of them are
     integers and ``classes`` does not name them all. A ``ClassLabel`` column has its own names.
-
-    Parquet's page checksums are compared if they were written. Records have no checksums, so
-    ``damaged`` returns an empty list.
-
-    Args:
-        path: A file, a folder of files of one split, or a pattern.
-        fields: The column of each field; None: all columns.
-        classes: All classes in the order of their numbers; None: those of the file.
-        labels: The fields that are label maps.
-        kinds: The kind of a field, by its name: ragged, boxes or points for a column of lists,
-            bytes or text for a column of bytes or texts.
-        cache_mb: The size of each process's cache of decoded groups, in 10**6 bytes. The group used
-            last always stays.
-        group: The configuration group of these options, for messages: ``data`` or ``input``.
+    ``conf/data/parquet.yaml`` describes the options. ``group`` is where they stand, for messages:
+    ``data`` or ``input``. Parquet's page checksums are compared if they were written.
 
     Raises:
         ConfigError: C161, C162 or C179 for options that do not fit.
-        DataError: D101 if there is no file; D102 for a damaged one; D103 for another format; D109
-            if there is no row; D167 for a column that a store cannot hold; D169 if the columns of
-            the files differ; D192 if a folder holds several splits.
+        DataError: D101, D102, D103, D109, D167, D169 for files and columns that do not fit; D192 if
+            a folder holds several splits.
         ResourceError: R112 if pyarrow is not installed.
     """
 
@@ -117,15 +73,12 @@ class ParquetStore:
     ) -> None:
         refuse_other(path, "parquet")
         needed("pyarrow", "parquet")
-        self.path = path
-        self.given = fields
-        self.classes = classes
+        self.path, self.given, self.classes, self.group = path, fields, classes, group
         self.label_maps = tuple(labels or ())
-        self.kinds = checked_kinds(kinds, group)
+        self.kinds = values.checked_kinds(kinds, group)
         self.cache_mb = cache_mb
-        self.group = group
         self.is_random = False  # whether records are asked for in random order
-        self._files = ColumnFiles(_column_files(path, group), cache_mb)
+        self._files = column_files.ColumnFiles(_files_of(path, group), cache_mb)
 
     @property
     def manifest(self) -> Manifest:
@@ -134,7 +87,7 @@ class ParquetStore:
     @cached_property
     def _manifest(self) -> Manifest:
         fields = {name: self._field(name) for name in self._columns}
-        check_label_maps(self.label_maps, fields, self.group)
+        values.check_label_maps(self.label_maps, fields, self.group)
         classes, numbers = self._class_names, self._numbers
         class_counts = [0] * len(classes)
         for value, count in self._tally.items():
@@ -151,13 +104,8 @@ class ParquetStore:
         return int(self._files.firsts[-1])
 
     @cached_property
-    def _columns(self) -> dict[str, FieldColumn]:
-        """The column of each field.
-
-        Raises:
-            ConfigError: C162 if ``fields`` is wrong, C179 if ``kinds`` does not fit.
-            DataError: D167 if a store cannot hold a column.
-        """
+    def _columns(self) -> dict[str, column_files.FieldColumn]:
+        """The column of each field. ConfigError C162, C179; DataError D167."""
         schema = self._files.schema
         given: Any = self.given
         if given is None:
@@ -166,17 +114,18 @@ class ParquetStore:
             fix = f"give {self.group}.fields={{image: image, label: label}}"
             what = "must map at least one field to a name"
             raise ConfigError(162, f"{self.group}.fields = {given}", what, fix)
-        columns: dict[str, FieldColumn] = {}
+        columns: dict[str, column_files.FieldColumn] = {}
         for field, name in given.items():
             if schema.names.count(name) != 1:
                 what = f"names {schema.names.count(name)} columns, but must name exactly one"
                 fix = f"choose from {listed(schema.names)}"
                 raise ConfigError(162, f"{self.group}.fields.{field} = {name}", what, fix)
-            form = form_of(schema.field(name).type, str(field) == LABEL)
+            form = column_files.form_of(schema.field(name).type, str(field) == LABEL)
             if form is None:
-                what = f"the column {name} is {schema.field(name).type}, which a store cannot hold"
-                raise DataError(167, self.path, what, f"choose others: {self._advice}")
-            shape = hugging_face_feature(schema, name).get("shape")  # of its ``Array2D``
+                raise self._not_held(name, schema.field(name).type)
+            shape = column_files.hugging_face_feature(schema, name).get(
+                "shape"
+            )  # of its ``Array2D``
             if form == "rows" and isinstance(shape, list) and all(type(n) is int for n in shape):
                 form = "array"
             kind = self.kinds.get(str(field), "text" if form == "text" else "")
@@ -184,24 +133,22 @@ class ParquetStore:
                 where = f"{self.group}.kinds.{field} = {kind}"
                 what = f"the column {name} is {schema.field(name).type}, which cannot be {kind}"
                 raise ConfigError(179, where, what, "correct it")
-            columns[str(field)] = FieldColumn(name, form, kind)
-        check_present(self.kinds, columns, self.group)
+            columns[str(field)] = column_files.FieldColumn(name, form, kind)
+        values.check_present(self.kinds, columns, self.group)
         return columns
 
-    @property
-    def _advice(self) -> str:
-        """How to choose the columns that a store can hold."""
-        return self._choice("")
+    def _not_held(self, column: str, kind: Any) -> DataError:
+        what = f"the column {column} is {kind}, which a store cannot hold"
+        return DataError(167, self.path, what, f"choose others: {self._advice()}")
 
-    def _choice(self, without: str) -> str:
+    def _advice(self, without: str = "") -> str:
         """Return how to choose the columns that a store can hold, but for one."""
-        schema = self._files.schema
-        names = [name for name in schema.names if name != without]
-        names = [name for name in names if form_of(schema.field(name).type, name == LABEL)]
-        shown = names[:MOST_FIELDS]
-        chosen = ", ".join(f"{name}: {name}" for name in shown) or "image: image"
-        more = f" and {len(names) - len(shown)} more columns" if len(shown) < len(names) else ""
-        return f"'{self.group}.fields={{{chosen}}}'{more}"
+        columns = [
+            f"{field.name}: {field.name}"
+            for field in self._files.schema
+            if field.name != without and column_files.form_of(field.type, field.name == LABEL)
+        ]
+        return f"'{self.group}.fields={{{listed(columns)}}}'"
 
     @cached_property
     def _tally(self) -> dict[Any, int]:
@@ -213,7 +160,7 @@ class ParquetStore:
         if column is None or column.form not in ("array", "name"):
             return {}
         kind = self._files.schema.field(column.name).type
-        if column.form == "array" and not library().types.is_integer(kind):
+        if column.form == "array" and not column_files.library().types.is_integer(kind):
             return {}
         return self._files.tally(column.name)
 
@@ -228,22 +175,27 @@ class ParquetStore:
     def _named(self, names: list[str]) -> tuple[list[int], list[str]]:
         """Return the number of each name of a class, and the classes."""
         where = f"{self.path}: column {self._columns[LABEL].name}"
-        return label_column(names, self.classes, self.path, lambda _: where, self.group)
+        return values.label_column(names, self.classes, self.path, lambda _: where, self.group)
 
     @cached_property
     def _class_names(self) -> list[str]:
         """The classes in the order of their numbers."""
         if not self._tally:
-            return check_classes((), self.classes, self.path, self.group)
+            return values.check_classes((), self.classes, self.path, self.group)
         if self._numbers is not None:
             return self._named(list(self._numbers))[1]
         classes = self.classes
         if classes is None:
-            names: Any = hugging_face_feature(self._files.schema, self._columns[LABEL].name)
-            classes = _distinct_texts(names.get("names"))
+            feature = column_files.hugging_face_feature(
+                self._files.schema, self._columns[LABEL].name
+            )
+            names: Any = feature.get("names")
+            is_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
+            if is_text and len(set(names)) == len(names):
+                classes = names
         if min(self._tally) < 0 and classes is None:
             return []
-        return numbered_classes(max(self._tally), classes, self.path, self.group)
+        return values.numbered_classes(max(self._tally), classes, self.path, self.group)
 
     def _field(self, name: str) -> Field:
         """Return the Field of a column.
@@ -251,43 +203,41 @@ class ParquetStore:
         The first row decides the dtype and shape of arrays, and the channels of images.
         """
         column = self._columns[name]
-        if column.kind in OF_STRINGS:
-            return field_of_kind("", column.kind)
+        if column.kind in values.OF_STRINGS:
+            return values.field_of_kind("", column.kind)
         if column.form == "rows":  # the first list that is not empty decides
             rows: Any = None
-            for group in range(len(self._files.starts)):
+            for group in range(len(self._files.firsts) - 1):
                 rows = self._group(group).values[name].values.values
                 if len(rows):
                     break
-            kind, where = column.kind or RAGGED, f"{self.path}: column {column.name}"
-            field = field_of_kind(of_kind(rows.numpy(), kind, where, self.group), kind)
+            kind, where = column.kind or values.RAGGED, f"{self.path}: column {column.name}"
+            array = values.of_kind(rows.numpy(), kind, where, self.group)
+            field = values.field_of_kind(array, kind)
             if 0 in field.shape:
                 raise DataError(167, where, "has only empty lists", "leave the column out")
             return field
-        values = self._value(name, 0)
         if column.form in ("array", "name"):
-            if values.dtype.name not in DTYPES:
-                what = f"the column {column.name} is {values.dtype}, which a store cannot hold"
-                raise DataError(167, self.path, what, f"choose others: {self._advice}")
-            return Field(values.dtype.name, values.shape[1:])
+            array = self._group(self._first_group).values[name].values
+            if array.dtype.name not in values.DTYPES:
+                raise self._not_held(column.name, array.dtype)
+            return Field(array.dtype.name, array.shape[1:])
         if name in self.label_maps:
             return Field("uint8", (1, None, None), "image", "labels")
         try:
-            rows = int(self._files.firsts[self._first_group + 1])  # others would have to be read
-            channels = shared_channels(rows, lambda row: self._value(name, row)[0])
+            count = int(self._files.firsts[self._first_group + 1])  # others would have to be read
+            channels = shared_channels(count, lambda row: self._first_value(name, row))
             return Field("uint8", (channels, None, None), "image")
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
-            fix = (
-                f"correct or remove it; if the column does not hold images, add "
-                f"'{self.group}.kinds={{{name}: bytes}}'"
-            )
+            fix = "correct or remove it; if the column does not hold images, add "
+            fix += f"'{self.group}.kinds={{{name}: bytes}}'"
             raise DataError(106, f"{self.name(0)}: {column.name}", what, fix) from error
 
-    def _value(self, name: str, index: int) -> Any:
-        """Return one of the rows of the first group that has any, as an array or a list of one."""
+    def _first_value(self, name: str, index: int = 0) -> Any:
+        """Return the bytes of one of the rows of the first group that has any."""
         row = np.array([index])
-        return self._taken(name, self._group(self._first_group).values[name], row, row)
+        return self._taken(name, self._group(self._first_group).values[name], row, row)[0]
 
     @property
     def _first_group(self) -> int:
@@ -295,36 +245,20 @@ class ParquetStore:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Columns of paths, and what random order costs if the groups do not fit the cache."""
-        notes: list[str] = []
-        for field, column in self._columns.items():
-            if column.form != "text" or field in self.kinds:
-                continue
-            text = ""
-            with suppress(DataError):  # reading the row will say what is wrong with it
-                text = bytes(self._value(field, 0)[0]).decode(errors="replace")
-            if text.lower().endswith(FILES):
-                notes.append(
-                    f"{self.path}: the column {column.name} holds paths of files, such as "
-                    f"{text[:100]!r}, and stays text; to pack the files, write the table with "
-                    "pandas' to_csv('table.csv', index=False), then 'paceline pack input=list "
-                    "input.path=table.csv'"
-                )
-        if not self.is_random:
-            return tuple(notes)
-        group = self._first_group
+        """What random order costs if the groups do not fit the cache."""
+        group, num_groups = self._first_group, len(self._files.firsts) - 1
         row_bytes = self._group(group).num_bytes / int(self._files.firsts[group + 1])
-        total = row_bytes * len(self)  # an estimate from the first group
-        if total > self.cache_mb * 10**6:
-            num_groups = len(self._files.firsts) - 1
-            rows, mean_mb = -(-len(self) // num_groups), total / num_groups / 1e6
-            notes.append(
-                f"{self.path}: in random order nearly every record decodes a group of {rows} rows "
-                f"({mean_mb:.0f} MB) again, since {total / 1e6:,.0f} MB do not fit data.cache_mb="
-                f"{self.cache_mb}; add order=block order.block_records={rows}, or pack it with "
-                "'paceline pack input=parquet'"
-            )
-        return tuple(notes)
+        total_mb = row_bytes * len(self) / 1e6  # an estimate from the first group
+        if not self.is_random or total_mb <= self.cache_mb:
+            return ()
+        rows = -(-len(self) // num_groups)
+        note = (
+            f"{self.path}: in random order nearly every record decodes a group of {rows} rows "
+            f"({total_mb / num_groups:.0f} MB) again, since {total_mb:,.0f} MB do not fit "
+            f"data.cache_mb={self.cache_mb}; add order=block order.block_records={rows}, or pack "
+            "it with 'paceline pack input=parquet'"
+        )
+        return (note,)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         places = indices.numpy()
@@ -335,67 +269,60 @@ class ParquetStore:
         fields = self.manifest.fields
         spots: list[Tensor] = []
         parts: dict[str, list[Any]] = {name: [] for name in fields}
-        records: Records = {}
         for group in np.unique(groups).tolist() or [0]:
             chosen = np.flatnonzero(groups == group)
             spots.append(torch.from_numpy(chosen))
             rows = places[chosen] - self._files.firsts[group]
-            for name, values in self._group(group).values.items():
-                lot = self._taken(name, values, rows, places[chosen])
-                self._check(name, lot, places[chosen])
-                if not isinstance(lot, np.ndarray):
-                    parts[name].append(lot)
-                    continue
-                if name not in records:
-                    records[name] = torch.from_numpy(
-                        np.empty((len(places), *lot.shape[1:]), lot.dtype)
-                    )
-                records[name].numpy()[chosen] = lot
+            for name, column in self._group(group).values.items():
+                parts[name].append(self._taken(name, column, rows, places[chosen]))
+                self._check(name, parts[name][-1], places[chosen])
         order = torch.argsort(torch.cat(spots))
+        records: Records = {}
         for name, field in fields.items():
-            if parts[name]:
-                records[name] = merged(parts[name], order)
-            if field.kind in OF_STRINGS:
+            records[name] = merged(parts[name], order)
+            if field.kind in values.OF_STRINGS:
                 strings = [np.frombuffer(data, np.uint8) for data in records[name]]
                 records[name] = ragged_of(strings, field)
-        return {name: records[name] for name in fields}
+        return records
 
-    def _check(self, name: str, values: Any, indices: np.ndarray) -> None:
+    def _check(self, name: str, lot: Any, indices: np.ndarray) -> None:
         """Raise DataError D167 for arrays of another shape or dtype than the first row's."""
-        if isinstance(values, list) or not len(indices):
+        if isinstance(lot, list) or not len(indices):
             return
         field = self.manifest.fields[name]
-        array, shape = values, field.shape
-        if isinstance(values, Ragged):
-            array, shape = values.values.numpy(), field.row_shape
-        if array.shape[1:] != tuple(shape) or array.dtype.name != field.dtype:
-            what = f"is {array.dtype} {array.shape[1:]}, but the first row has "
+        array, shape = lot, field.shape
+        if isinstance(lot, Ragged):
+            array, shape = lot.values, field.row_shape
+        dtype = str(array.dtype).removeprefix("torch.")
+        if tuple(array.shape[1:]) != tuple(shape) or dtype != field.dtype:
+            what = f"is {dtype} {tuple(array.shape[1:])}, but the first row has "
             what += f"{field.dtype} {tuple(shape)}"
-            fix = f"give all rows one shape, or choose columns: {self._advice}"
+            fix = f"give all rows one shape, or choose columns: {self._advice()}"
             raise DataError(167, f"{self.name(int(indices[0]))}: {name}", what, fix)
 
-    def _taken(self, name: str, values: ColumnValues, rows: np.ndarray, indices: np.ndarray) -> Any:
+    def _taken(
+        self, name: str, column: column_files.ColumnValues, rows: np.ndarray, indices: np.ndarray
+    ) -> Any:
         """Return some rows of a group's field. DataError D162 for a null."""
-        if values.nulls is not None and values.nulls[rows].any():
-            column, form, _ = self._columns[name]
+        lot, nulls = column
+        if nulls is not None and nulls[rows].any():
+            column_name, form, _ = self._columns[name]
             what = "has no value"
             if form == "file":
                 what = "has no bytes; its image lies in a file of its own"
-            where = f"{self.name(int(indices[values.nulls[rows].argmax()]))}: {column}"
-            advice = self._choice(column)
-            fix = f"fill it in or leave the row out, or choose columns: {advice}"
-            raise DataError(162, where, what, fix)
-        if isinstance(values.values, np.ndarray):
-            return values.values[rows]
-        if isinstance(values.values, Ragged):
-            lists = values.values
-            if not len(lists.values):  # empty lists do not tell the size of a row
-                row_shape = self.manifest.fields[name].row_shape
-                lists = lists._replace(values=lists.values.reshape(0, *row_shape))
-            return taken(lists, torch.from_numpy(rows))
-        return values.values.taken(rows)
+            where = f"{self.name(int(indices[nulls[rows].argmax()]))}: {column_name}"
+            fix = "fill it in or leave the row out, or choose columns: "
+            raise DataError(162, where, what, fix + self._advice(column_name))
+        if isinstance(lot, np.ndarray):
+            return torch.from_numpy(lot[rows])
+        if isinstance(lot, column_files.Strings):
+            return lot.taken(rows)
+        if not len(lot.values):  # empty lists do not tell the size of a row
+            row_shape = self.manifest.fields[name].row_shape
+            lot = lot._replace(values=lot.values.reshape(0, *row_shape))
+        return taken(lot, torch.from_numpy(rows))
 
-    def _group(self, number: int) -> RowGroup:
+    def _group(self, number: int) -> column_files.RowGroup:
         return self._files.group(number, self._columns, self._numbers)
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
@@ -420,16 +347,7 @@ class ParquetStore:
         self._files.close()
 
 
-def _distinct_texts(names: Any) -> list[str] | None:
-    """Return the names of a ClassLabel; None if they are not different texts."""
-    try:
-        "".join(names).encode()  # ValueError for half characters, which cannot be printed
-    except (ValueError, TypeError):
-        return None
-    return names if isinstance(names, list) and len(set(names)) == len(names) else None
-
-
-def _column_files(path: str, group: str) -> list[str]:
+def _files_of(path: str, group: str) -> list[str]:
     """Return the files of a data set.
 
     Raises:
@@ -445,16 +363,15 @@ def _column_files(path: str, group: str) -> list[str]:
     if os.path.isfile(state):  # files that it does not list, such as caches, are ignored
         try:
             with open(state, "rb") as file:
-                entries = json.loads(file.read(MOST_JSON_BYTES))["_data_files"]
+                entries = json.loads(file.read(column_files.MOST_JSON_BYTES))["_data_files"]
             names = [str(entry["filename"]) for entry in entries]
+            if not names or any(os.path.basename(name) != name for name in names):
+                raise ValueError("must list one or more files, all directly in this folder")
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(102, state, f"damaged ({words_of(error)})", "save it again") from error
-        if not names or any(os.path.basename(name) != name for name in names):
-            what = "must list one or more files, all directly in this folder"
-            raise DataError(102, state, what, "save it again")
         return [os.path.join(path, name) for name in names]
-    files = named_files(path, COLUMNS)
-    stems = [os.path.splitext(os.path.relpath(file, path))[0] for file in files]
+    paths = named_files(path, COLUMNS)
+    stems = [os.path.splitext(os.path.relpath(file, path))[0] for file in paths]
     splits = {
         NUMBERED.sub("", stem)
         for stem in stems
@@ -462,4 +379,4 @@ def _column_files(path: str, group: str) -> list[str]:
     }
     if len(splits) > 1:
         raise several_splits(path, sorted(splits), f"{key}={path}/{example_split(sorted(splits))}*")
-    return files
+    return paths

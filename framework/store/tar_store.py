@@ -40,21 +40,13 @@ class TarStore:
     is, else a text; ``json``: a text; else bytes. For ``label``, ``cls`` and ``txt`` are a class's
     number or name. Bytes have no checksums. Headers have one, so a replaced shard is noticed.
 
-    Args:
-        path: A shard, a folder of shards, or a pattern.
-        fields: The suffix of each field's member, or several: ``jpg;png``. None: ``image`` and
-            perhaps ``label``; other members than an image and ``cls`` are then an error.
-        classes: All classes in the order of their numbers; None: those of the labels.
-        label_pattern: A regular expression whose one group is the class in a record's key.
-        labels: The fields that are label maps.
-        kinds: What fields are, if their suffixes do not say so: text, bytes, ragged, boxes, points.
-        keep: Whether to write an index that does not exist yet.
-        group: Where these options stand, for errors: ``data``, or ``input`` for packing.
+    ``conf/data/tar.yaml`` describes the options. ``keep`` says whether to write an index that does
+    not exist yet, ``group`` where the options stand, for errors: ``data`` or ``input``.
 
     Raises:
         ConfigError: C160, C161, C162 or C179 for options that do not fit.
-        DataError: D101 if there is no shard; D103 for a file of another format; D163, D165, D166
-            for a bad shard; D106, D112, D162, D167 if the first record cannot be read.
+        DataError: D101, D103, D163, D165 or D166 for a missing or bad shard; D106, D112, D162, D167
+            if the first record cannot be read.
     """
 
     samples_colors = True

@@ -1,6 +1,5 @@
 """``input=parquet`` packs the rows of Parquet files."""
 
-import numpy as np
 import pytest
 
 from framework.errors import ConfigError, DataError
@@ -16,12 +15,6 @@ def test_rows_become_records():
     assert chunk.keys == [f"x.parquet:{row}" for row in range(2, 6)]
     assert source.manifest.classes == ["a", "b", "c"]
     assert (source.name(3), source.item_files(3)) == ("x.parquet: row 3", ("x.parquet",))
-
-
-def test_a_column_of_paths_is_noted_with_the_way_to_pack_the_files():
-    records = {**encoded_records(2), "file": np.array(["img/a.png", "img/b.png"])}
-    (note,) = ParquetInput(write_parquet("x.parquet", records)).notes
-    assert "paceline pack input=list input.path=table.csv" in note
 
 
 def test_errors_name_the_options_of_packing():

@@ -226,21 +226,6 @@ def test_only_the_newest_groups_are_kept(monkeypatch):
         assert sum(f.result().num_bytes for f in store._files._groups.values()) < 2.1e6
 
 
-@pytest.mark.parametrize(
-    ("texts", "kinds", "count"),
-    [
-        (["img/a.PNG", None], {}, 1),
-        (["img/a.png"], {"x": "text"}, 0),
-        (["a caption", "a.png"], {}, 0),
-        ([None, "a.png"], {}, 0),
-    ],
-)
-def test_a_column_of_paths_is_noted(texts, kinds, count):
-    notes = ParquetStore(_write({"x": texts}), kinds=kinds).notes
-    words = "the column x holds paths of files, such as 'img/a.PNG', and stays text"
-    assert [words in note for note in notes] == [True] * count
-
-
 def test_a_file_that_is_replaced_is_noticed():
     store = ParquetStore(_write({"x": [1, 2, 3]}))
     store.read(torch.tensor([0]))
