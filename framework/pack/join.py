@@ -31,7 +31,7 @@ from framework.pack.process_pool import Row, Tell
 from framework.pack.split import STRATIFIED, SplitRule, hashed
 from framework.store.channel_statistics import statistics_of
 from framework.store.columns import column_of
-from framework.store.file_store import digest_of, from_json, to_json
+from framework.store.file_store import digest, from_json, to_json
 from framework.store.open_store import MANIFEST, open_file, open_store
 from framework.system.durable import move, write_text
 
@@ -155,7 +155,7 @@ def put_folder(
         for job in results
         if job.num_records
     ]
-    manifest = replace(manifest, shards=shards, digest=digest_of(crcs))
+    manifest = replace(manifest, shards=shards, digest=digest(*crcs))
     for name in set(os.listdir(journal.files)) - {shard.name for shard in shards}:
         (journal.files / name).unlink()  # its job was done again, and has no records now
     target = journal.files / MANIFEST

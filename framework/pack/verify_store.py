@@ -19,7 +19,7 @@ from framework.pack.jobs import file_sha256
 from framework.pack.join import records_at_once, size_of
 from framework.pack.packing import OnProgress, PackProgress
 from framework.pack.process_pool import ProcessPool, Row, Tell
-from framework.store.file_store import content_crcs, digest_of
+from framework.store.file_store import content_crcs, digest
 from framework.store.open_store import open_store
 
 OF_A_FILE = {101, 117, 118}  # errors of a file, whatever record is read
@@ -74,7 +74,7 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     bad = list(dict.fromkeys(line for lines, _ in ordered for line in lines))
     findings = [*bad, *sorted(of_files)]
     # Without a finding, records may still have been exchanged together with their checksums.
-    if not findings and digest_of(crcs for _, crcs in ordered) != manifest.digest:
+    if not findings and digest(*(crcs for _, crcs in ordered)) != manifest.digest:
         findings = [str(DataError(156, path, "its records are not those its digest is of", FIX))]
     return Verified(count, size, len(bad), findings)
 

@@ -18,11 +18,12 @@ from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError, listed
 
 INTEGERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
-FLOATS = {"float16", "float32", "float64", "complex64", "complex128"}
-DTYPES = {"bool", *INTEGERS, *FLOATS}  # those of torch
+DTYPES = {"bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128"}  # torch's
 # NumPy reads a header as a Python literal, and raises these for a damaged one.
-LITERAL_ERRORS = (LookupError, ArithmeticError, RecursionError, SyntaxError, tokenize.TokenError)
-BROKEN = (ValueError, EOFError, OSError, TypeError, MemoryError, *LITERAL_ERRORS)
+BROKEN = (
+    *(ValueError, EOFError, OSError, TypeError, MemoryError, LookupError, ArithmeticError),
+    *(RecursionError, SyntaxError, tokenize.TokenError),
+)
 HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -31,6 +32,17 @@ HEADER_READERS = {
 # shrink zeros 1032 times, and other formats any number of times.
 MOST_EXPANSION = 300
 MOST_SMALL_BYTES = 256 << 20  # which no reader minds, whatever the size of the file
+INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
+MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
+RAGGED = "ragged"  # arrays whose number of rows differs from record to record
+WANTED = {
+    RAGGED: "an array of at least one dimension",
+    "text": "text, a Python str",
+    "bytes": "bytes, a Python bytes",
+    "boxes": "boxes [n, 4]: left, top, right, bottom",
+    "points": "points [..., 2] or [..., 3]: x, y and perhaps the visibility",
+}
+OF_STRINGS: dict[str, type] = {"text": str, "bytes": bytes, "audio": bytes}
 
 
 def most_bytes(stored: int) -> int:
@@ -60,8 +72,7 @@ class ArrayHeader(NamedTuple):
 def read_npy_header(file: BinaryIO, size: int, where: str) -> ArrayHeader:
     """Read the header of the .npy file of ``size`` bytes at the position of ``file``.
 
-    Raises:
-        DataError: D112 if it is not a header of plain numbers, or their bytes are not all there.
+    DataError D112 if it is not a header of plain numbers, or their bytes are not all there.
     """
     begin = file.tell()
     try:
@@ -95,10 +106,6 @@ def native(array: np.ndarray) -> np.ndarray:
 def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
     """Return the array of a .npy file, or the bytes of any other file."""
     return array_of_npy(data, where) if name.lower().endswith(".npy") else data
-
-
-INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
-MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
 
 
 def class_pattern(pattern: str | None, group: str = "input") -> re.Pattern[str] | None:
@@ -135,10 +142,8 @@ def number_classes(
 ) -> tuple[list[int], list[str]]:
     """Return a number for each of ``names``, and the classes in the order of their numbers.
 
-    Without ``classes`` all names are classes, in byte order.
-
-    Raises:
-        DataError: D161 for names that ``classes`` lacks.
+    Without ``classes`` all names are classes, in byte order. DataError D161 for names that
+    ``classes`` lacks.
     """
     known = check_classes(sorted(set(names), key=os.fsencode), classes, where, group)
     numbers = {name: number for number, name in enumerate(known)}
@@ -182,10 +187,8 @@ def label_column(
         label = text
         if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
             what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
-            fix = (
-                "correct it; a plain number needs a field of another name, "
-                "or in a table input.columns={label: int, ...}"
-            )
+            fix = "correct it; a plain number needs a field of another name, "
+            fix += "or in a table input.columns={label: int, ...}"
             refuse(row, DataError(162, place(row), what, fix))
             label = "0"
         labels.append(int(label))
@@ -197,9 +200,7 @@ def check_classes(
 ) -> list[str]:
     """Return ``classes``, or ``present`` if ``classes`` is None.
 
-    Raises:
-        ConfigError: C161 for a class that ``classes`` names twice.
-        DataError: D161 for a present class that ``classes`` lacks.
+    ConfigError C161 for a class that ``classes`` names twice, DataError D161 for one that it lacks.
     """
     if classes is None:
         return list(present)
@@ -218,25 +219,15 @@ def numbered_classes(
 ) -> list[str]:
     """Return names for the labels 0..``largest``: ``classes``, or the numbers themselves.
 
-    A negative or a huge number is not a class, and has no name.
-
-    Raises:
-        DataError: D161 if ``classes`` are too few.
+    A negative or a huge number is not a class, and has no name. DataError D161 if ``classes`` are
+    too few.
     """
-    if classes is None and largest >= MOST_CLASSES:
-        return []
     if classes is None:
-        return list(map(str, range(largest + 1)))
+        return list(map(str, range(largest + 1))) if largest < MOST_CLASSES else []
     if largest >= len(classes):
         what = f"has label {largest}, but {group}.classes names {len(classes)}"
         raise DataError(161, where, what, "name all classes")
     return check_classes((), classes, where, group)
-
-
-RAGGED = "ragged"  # arrays whose number of rows differs from record to record
-KINDS = (RAGGED, "text", "bytes", "boxes", "points")
-EXAMPLE = "{boxes: boxes, joints: points, speech: ragged, file: bytes}"
-OF_STRINGS: dict[str, type] = {"text": str, "bytes": bytes, "audio": bytes}
 
 
 @runtime_checkable
@@ -250,18 +241,16 @@ def checked_kinds(given: Any, group: str = "input") -> dict[str, str]:
     """Return a kind for each field. ConfigError C179 if they are not so given."""
     if given is None:
         return {}
-    if not isinstance(given, Mapping) or not set(given.values()) <= set(KINDS):
-        what = f"must map fields to {', '.join(KINDS[:-1])} or {KINDS[-1]}"
-        fix = f"give '{group}.kinds={EXAMPLE}', say"
+    if not isinstance(given, Mapping) or not set(given.values()) <= set(WANTED):
+        what = "must map fields to ragged, text, bytes, boxes or points"
+        fix = f"give '{group}.kinds={{boxes: boxes, joints: points, speech: ragged}}', say"
         raise ConfigError(179, f"{group}.kinds = {given}", what, fix)
     return {str(name): kind for name, kind in given.items()}
 
 
-def check_present(
-    kinds: Mapping[str, str], fields: Mapping[str, Any], group: str = "input"
-) -> None:
-    """Check that there are such fields. ConfigError C179."""
-    for name in kinds:
+def check_present(names: Iterable[str], fields: Mapping[str, Any], group: str = "input") -> None:
+    """Check that there are the fields that ``kinds`` names. ConfigError C179."""
+    for name in names:
         if name not in fields:
             fix = f"its fields are {', '.join(fields)}"
             raise ConfigError(179, f"{group}.kinds.{name}", "is not a field", fix)
@@ -288,49 +277,35 @@ def text_of(data: bytes, field: str, where: str, group: str) -> str:
 def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:
     """Return a field's value as its kind has it: ``str``, ``bytes`` or an array.
 
-    Boxes are float32 [n, 4], points float32.
-
-    Raises:
-        DataError: D167 for another value.
+    Boxes are float32 [n, 4], points float32. DataError D167 for another value.
     """
+    given = type(value).__name__
     if kind in OF_STRINGS:
         if isinstance(value, OF_STRINGS[kind]):
             return value
-        raise _misfit(value, where, f"{kind}, a Python {OF_STRINGS[kind].__name__}", group)
-    array = np.asarray(value)
-    is_number = array.dtype.kind in "biufc"
-    if kind == RAGGED and is_number and array.ndim:
-        return array
-    if kind == "boxes" and is_number and (array.shape[1:] == (4,) or array.size == 0):
-        return np.ascontiguousarray(array.reshape(-1, 4), np.float32)
-    if kind == "points" and is_number and array.ndim and array.shape[-1] in (2, 3):
-        return np.ascontiguousarray(array, np.float32)
-    wanted = {
-        "boxes": "boxes [n, 4]: left, top, right, bottom",
-        "points": "points [..., 2] or [..., 3]: x, y and perhaps the visibility",
-        RAGGED: "an array of at least one dimension",
-    }
-    raise _misfit(value, where, wanted[kind], group)
+    else:
+        array = np.asarray(value)
+        if isinstance(value, np.ndarray):
+            given = f"{value.dtype} {value.shape}"
+        is_number = array.dtype.kind in "biufc"
+        if kind == RAGGED and is_number and array.ndim:
+            return array
+        if kind == "boxes" and is_number and (array.shape[1:] == (4,) or array.size == 0):
+            return np.ascontiguousarray(array.reshape(-1, 4), np.float32)
+        if kind == "points" and is_number and array.ndim and array.shape[-1] in (2, 3):
+            return np.ascontiguousarray(array, np.float32)
+    what = f"is {given}, and {group}.kinds wants {WANTED.get(kind, kind)}"
+    raise DataError(167, where, what, f"correct the record, or {group}.kinds")
 
 
 def field_of_kind(value: Any, kind: str) -> Field:
     """Return the field of a value that ``of_kind`` returned. Its number of rows may differ."""
     if kind in OF_STRINGS:
         return Field("uint8", (None,), kind=kind)
-    if kind == RAGGED:
-        kind = ""
-    return Field(value.dtype.name, (None, *value.shape[1:]), kind=kind)
+    return Field(value.dtype.name, (None, *value.shape[1:]), kind="" if kind == RAGGED else kind)
 
 
 def as_rows(value: Any) -> np.ndarray:
     """Return a string as a store keeps it: uint8 [n]."""
     data = value.encode() if isinstance(value, str) else value
     return np.frombuffer(data, np.uint8)
-
-
-def _misfit(value: Any, where: str, wanted: str, group: str) -> DataError:
-    given = type(value).__name__
-    if isinstance(value, np.ndarray):
-        given = f"{value.dtype} {value.shape}"
-    what = f"is {given}, and {group}.kinds wants {wanted}"
-    return DataError(167, where, what, f"correct the record, or {group}.kinds")

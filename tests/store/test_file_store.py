@@ -45,25 +45,17 @@ def _changed(**changes):
 
 
 FIELD = {"dtype": "uint8", "shape": [], "encoding": "raw", "kind": "raw"}
-SHARD = {"name": "0.h5", "num_records": 5, "size_bytes": 9, "sha256": "", "digest": ""}
 IMPOSSIBLE = [
-    *({"first_key": key} for key in (-1, 1.5, "0", True, 1 << 62)),
-    {"statistics": {"depth": {"mean": [0.5], "std": [0.5]}}},
-    {"statistics": {"image": {"mean": [0.5]}}},
-    {"statistics": {"image": {"mean": [0.5], "std": [-0.5]}}},
-    {"statistics": {"image": {"mean": [float("nan")], "std": [0.5]}}},
-    *({"fields": {"x": {**FIELD, "dtype": name}}} for name in ("nonsense", ">i4", "(2,)i4")),
-    *({"fields": {"x": {**FIELD, "shape": shape}}} for shape in ([-1], None)),
+    {"num_records": -1},
+    *({"fields": {"x": {**FIELD, "dtype": name}}} for name in ("nonsense", ">i4")),
+    {"fields": {"x": {**FIELD, "shape": None}}},
     {"fields": {"x": {**FIELD, "encoding": "rav"}}},
-    *({"shards": [{**SHARD, "num_records": count}]} for count in (-1, "5", 1.5)),
-    {"shards": [{**SHARD, "first": 0}]},
+    {"shards": [{"name": "0.h5", "first": 0}]},
 ]
 
 
 @pytest.mark.parametrize("changes", IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
 def test_what_no_writer_writes_is_damage(changes):
-    if "fields" in changes:
-        changes = {**changes, "statistics": {}}
     with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
         from_json("x.h5", _changed(**changes))
 
