@@ -1,4 +1,8 @@
-"""Files and folders of others: which they are, what a folder holds, and reading many at once."""
+"""Files and folders of others: which they are, what a folder holds, and reading many at once.
+
+Only regular files count. Pipes, sockets and devices are not opened. Symbolic links in a folder are
+skipped and counted, except those that stay under a root that the user names.
+"""
 
 import glob
 import os
@@ -9,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from hashlib import sha256
+from heapq import heappop, heappush
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -17,10 +22,15 @@ from typing import NamedTuple, final
 import numpy as np
 
 from framework.contracts.records import RecordInput, item_files_of
-from framework.errors import DataError
+from framework.errors import DataError, listed
 
 PIECES = 256  # of files, read for a digest: 16 MiB, which take 20 ms from memory
 PIECE_BYTES = 1 << 16
+# Files of a thread that are open at once. 32 would be a little faster, but a process may usually
+# open 1,024, and may have a hundred threads.
+AT_ONCE = 8
+ASKED_BYTES = 1 << 20  # of each file; the system reads ahead in longer ones
+MOST_BYTES = 64 << 20  # of a call: pages that come too early may be dropped before use
 
 Identity = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change
 
@@ -28,9 +38,7 @@ Identity = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change
 def identify(path: str, before: Identity | None = None) -> Identity:
     """Return the identity of a file.
 
-    Raises:
-        DataError: D101 if the file is missing or cannot be read; D117 if its identity was not
-            ``before``.
+    DataError D101 if the file is missing or cannot be read, D117 if its identity was not ``before``.
     """
     try:
         status = os.stat(path)
@@ -91,16 +99,11 @@ def unreadable(path: str, error: Exception) -> DataError:
 
 def _missing(path: str) -> DataError:
     folder, name = os.path.split(path)
-    close: list[str] = []
+    what = "no such file"
     with suppress(OSError):
-        close = get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7)
-    hint = f" (did you mean '{os.path.join(folder, close[0])}'?)" if close else ""
-    return DataError(
-        101, path, f"no such file{hint}", "correct the path; 'paceline pack' makes a store"
-    )
-
-
-MOST_ENDINGS = 5  # that a note names
+        for close in get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7):
+            what += f" (did you mean '{os.path.join(folder, close)}'?)"
+    return DataError(101, path, what, "correct the path; 'paceline pack' makes a store")
 
 
 class Walked(NamedTuple):
@@ -117,9 +120,8 @@ class Walked(NamedTuple):
 
     def notes(self, key: str) -> tuple[str, ...]:
         """Say what was skipped, if anything. ``key`` is the option that follows links."""
-        if not (files := self._files_left_out()):
-            return self.link_notes(key)
-        return (f"{self.root}: {files}", *self.link_notes(key))
+        skipped = self._files_left_out
+        return (*([f"{self.root}: {skipped}"] if skipped else ()), *self.link_notes(key))
 
     def link_notes(self, key: str) -> tuple[str, ...]:
         """Say how many links were skipped, if any, and that the option ``key`` follows them."""
@@ -128,7 +130,7 @@ class Walked(NamedTuple):
         why = f"; {key}=ROOT follows those that stay under the folder ROOT"
         if self.follow_links is not None:
             why = f": no new file or folder under {key} = {self.follow_links}"
-        return (f"{self.root}: {self._skipped()}{why}",)
+        return (f"{self.root}: {self._skipped_links}{why}",)
 
     @property
     def left_out(self) -> str:
@@ -139,24 +141,24 @@ class Walked(NamedTuple):
     def nothing(self, what: str, fix: str, key: str) -> DataError:
         """Return the error for a folder without files: D191 if links were skipped, else D110."""
         if not self.links:
-            if files := self._files_left_out():
-                what += f" ({files})"
+            if skipped := self._files_left_out:
+                what += f" ({skipped})"
             return DataError(110, self.root, what, fix)
         fix = f"name the folder that the links stay under: {key}=ROOT"
         if self.follow_links is not None:
             fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
-        return DataError(191, self.root, f"{what}, and {self._skipped()}", fix)
+        return DataError(191, self.root, f"{what}, and {self._skipped_links}", fix)
 
+    @property
     def _files_left_out(self) -> str:
         kinds = sorted(self.others.items(), key=lambda kind: (-kind[1], kind[0]))
-        parts = [f"{count} {ending}" for ending, count in kinds[:MOST_ENDINGS]]
-        if rest := sum(count for _, count in kinds[MOST_ENDINGS:]):
-            parts.append(f"{rest} with other endings")
+        parts = [f"{count} {ending}" for ending, count in kinds]
         if self.hidden:
             parts.append(f"{self.hidden} hidden")
-        return f"left out: {', '.join(parts)}" if parts else ""
+        return f"left out: {listed(parts)}" if parts else ""
 
-    def _skipped(self) -> str:
+    @property
+    def _skipped_links(self) -> str:
         count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
         return f"{count} skipped"
 
@@ -188,79 +190,67 @@ def walk(
     allowed = follow_links and os.path.realpath(follow_links)
     names: list[str] = []
     folders: list[str] = []
-    links: list[str] = []  # are followed after all real folders, which they must not replace
-    round_of_links: list[str] = []
+    links: list[tuple[bytes, str]] = []  # a heap
     counts: Counter[str] = Counter()
     others: Counter[str] = Counter()
     visited: set[str] = set()  # real paths of folders
     pending = [""]
-
-    def note(name: str, is_folder: bool) -> None:
-        if is_folder:
-            pending.append(name)
-            if os.sep not in name:
-                folders.append(name)
-        elif name.lower().endswith(tuple(suffixes)):
-            names.append(name)
-        else:
-            others[os.path.splitext(name)[1].lower() or "without an ending"] += 1
-
-    while pending or ((links or round_of_links) and allowed is not None):
-        if not pending:
-            if not round_of_links:
-                round_of_links = sorted(links, key=os.fsencode, reverse=True)
-                links = []
-            name = round_of_links.pop()
-            target, mode = _target(os.path.join(root, name))
-            is_inside = Path(target).is_relative_to(allowed or "")
-            is_folder = stat.S_ISDIR(mode)
-            is_new = stat.S_ISREG(mode) or (is_folder and target not in visited)
-            if is_inside and is_new:
-                note(name, is_folder)
-            else:
-                counts["links"] += 1
-            continue
-        folder = pending.pop()
-        path = os.path.join(root, folder)
-        if allowed is not None:
-            real = os.path.realpath(path)
+    while pending or (links and allowed):
+        new: list[tuple[str, bool]] = []  # names, and whether they are folders
+        if pending:
+            folder = pending.pop()
+            path = os.path.join(root, folder)
+            real = os.path.realpath(path) if allowed else path
             if real in visited:  # a link led above a folder that was walked
                 continue
             visited.add(real)
-        try:
-            with os.scandir(path) as listed:
-                entries = list(listed)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        for entry in entries:
-            name = os.path.join(folder, entry.name)
-            if entry.name.startswith(".") and not hidden:
-                counts["hidden"] += 1
-            elif entry.is_symlink():
-                links.append(name)
-            elif entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
-                note(name, entry.is_dir(follow_symlinks=False))
+            try:
+                with os.scandir(path) as scan:
+                    entries = list(scan)
+            except OSError as error:
+                raise unreadable(path, error) from error
+            for entry in entries:
+                name = os.path.join(folder, entry.name)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if entry.name.startswith(".") and not hidden:
+                    counts["hidden"] += 1
+                elif entry.is_symlink():
+                    heappush(links, (os.fsencode(name), name))
+                elif is_folder or entry.is_file(follow_symlinks=False):
+                    new.append((name, is_folder))
+                else:
+                    counts["specials"] += 1
+        else:  # links come after all real folders, which they must not replace
+            name = heappop(links)[1]
+            target, mode = "", 0
+            with suppress(OSError, ValueError):  # it leads nowhere, or in a circle
+                target = os.path.realpath(os.path.join(root, name), strict=True)
+                mode = os.stat(target).st_mode
+            is_folder = stat.S_ISDIR(mode)
+            is_new = stat.S_ISREG(mode) or (is_folder and target not in visited)
+            if is_new and Path(target).is_relative_to(allowed or ""):
+                new = [(name, is_folder)]
             else:
-                counts["specials"] += 1
+                counts["links"] += 1
+        for name, is_folder in new:
+            if is_folder:
+                pending.append(name)
+                if os.sep not in name:
+                    folders.append(name)
+            elif name.lower().endswith(tuple(suffixes)):
+                names.append(name)
+            else:
+                others[os.path.splitext(name)[1].lower() or "without an ending"] += 1
     names.sort(key=os.fsencode)
     folders.sort(key=os.fsencode)
     skipped = counts["links"] + len(links), counts["specials"]
     return Walked(root, names, folders, *skipped, follow_links, others, counts["hidden"])
 
 
-def _target(link: str) -> tuple[str, int]:
-    """Return the file or folder that a link leads to, and its mode; 0: nowhere, or in a circle."""
-    with suppress(OSError, ValueError):
-        target = os.path.realpath(link, strict=True)
-        return target, os.stat(target).st_mode
-    return "", 0
-
-
 def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
     """Return a file, all files under a folder, or those of a pattern (``*``, ``?``, ``**``).
 
-    Raises:
-        DataError: D101 if there is no file.
+    The user may name a link. DataError D101 if there is no file.
     """
     if os.path.isfile(path):
         return [path]
@@ -274,25 +264,12 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
     return names
 
 
-# Files of a thread that are open at once. 32 would be a little faster, but a process may usually
-# open 1,024, and may have a hundred threads.
-AT_ONCE = 8
-ASKED_BYTES = 1 << 20  # of each file; the system reads ahead in longer ones
-MOST_BYTES = 64 << 20  # of a call: pages that come too early may be dropped before use
-
-
 def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None) -> list[bytes]:
-    """Return the content of each file.
+    """Return the content of each file. DataError D101 if one cannot be read.
 
     Files that are not in memory are asked for before the first of them is read: with one request at
-    a time, a disk reads small files a quarter as fast (benchmarks/README.md).
-
-    Args:
-        paths: The files.
-        seconds: What opening and reading each file took is added here: float64 [files].
-
-    Raises:
-        DataError: D101 if a file cannot be read.
+    a time, a disk reads small files a quarter as fast (benchmarks/README.md). What opening and
+    reading each file took is added to ``seconds``: float64 [files].
     """
     contents: list[bytes] = []
     for first in range(0, len(paths), AT_ONCE):

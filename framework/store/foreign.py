@@ -4,10 +4,10 @@ import math
 import os
 import re
 import shlex
-import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -20,12 +20,18 @@ from framework.store.files import read_head, unreadable
 from framework.store.lmdb_btree import META_MAGIC, any_values
 
 NPY = b"\x93NUMPY"
+SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
+HEAD_BYTES = 20
+TAR_MAGIC = b"ustar"  # at byte 257
+TAR_MAGIC_AT = 257
+GZIP = b"\x1f\x8b"
+IDX = b"\0\0\x08"  # of an IDX file of unsigned bytes; the number of dimensions follows
+COLUMNS = (".parquet", ".arrow")
+TABLES = (".csv", ".tsv", ".tab", ".scp")
+FEATURES = "input.features={image: image/encoded, label: image/class/label}"  # the usual ones
 IN_FOLDER = "data.mdb"  # the file in an LMDB environment that is a folder
 MOST_FIELDS = 16  # in a suggested command; more patterns than that mean that keys are names
 LONGEST_TEXT = 1000  # bytes of a text that may be a label
-TEXT = "text"
-NUM_SAMPLES = 1000  # values that are read to tell labels from texts
-FEW = 8  # values that are too few to tell labels from texts
 WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 # Python's own numbers may also have underscores and the digits of any script.
 NUMBER = re.compile(
@@ -39,15 +45,103 @@ USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
 
 
-def pack_command(kind: str, path: str, fields: Mapping[str, str], more: Sequence[str] = ()) -> str:
-    """Return the shell command that packs another program's file with the input ``kind``.
+class Format(NamedTuple):
+    """A format: its name for errors, and the choice of ``data=`` that reads it."""
 
-    ``fields`` is the value of ``input.fields``: a dataset or a pattern of keys per field. ``more``
-    are further words.
+    name: str
+    choice: str
+
+
+def file_kind(head: bytes) -> str | None:
+    """Return ``hdf5`` or ``lmdb`` by the first ``HEAD_BYTES`` of a file, or None."""
+    if head[16:HEAD_BYTES] == META_MAGIC.to_bytes(4, "little"):
+        return "lmdb"
+    return "hdf5" if head.startswith(SIGNATURE) else None
+
+
+def format_of(path: str) -> Format | None:
+    """Return the format of a file or a folder of files; None if it is none of these.
+
+    DataError D101 if a file cannot be read.
     """
-    output = free_name(path.rstrip("/"))
-    words = [f"input={kind}", f"input.path={path}", fields_word(fields), *more]
-    return f"pack it: paceline pack {shell_words(*words, f'output.path={output}')}"
+    if os.path.isdir(path):
+        names: list[str] = []
+        with suppress(OSError):  # the reader of the folder says why
+            names = [name.lower() for name in os.listdir(path)]
+        if any(name.endswith(".tar") for name in names):
+            return Format("a folder of .tar archives", "tar")
+        if any(name.endswith(COLUMNS) for name in names):
+            return Format("a folder of Parquet or Arrow files", "parquet")
+        return None
+    if not os.path.isfile(path):
+        return None
+    head = read_head(path, TAR_MAGIC_AT + len(TAR_MAGIC))
+    kind = file_kind(head)
+    if kind is not None:
+        return Format(f"an {kind.upper()} file", kind)
+    if head[TAR_MAGIC_AT:] == TAR_MAGIC:
+        return Format("a .tar archive", "tar")
+    is_stream = head.startswith(b"\xff\xff\xff\xff") and path.lower().endswith(".arrow")
+    if is_stream or head.startswith((b"PAR1", b"ARROW1")):
+        return Format("a Parquet or Arrow file", "parquet")
+    return None
+
+
+def refuse_other(path: str, choice: str) -> None:
+    """Raise DataError D103, which names the right choice, for a format that ``choice`` cannot read.
+
+    A path without a format that is known passes.
+    """
+    present = format_of(path)
+    if present is None and os.path.isfile(path):
+        _refuse_input(path)
+    if present is None or present.choice == choice:
+        return
+    if choice in ("hdf5", "lmdb") and present.choice not in ("hdf5", "lmdb"):
+        command = pack_command(path, f"input={present.choice}", f"input.path={path}")
+        what = f"is {present.name}, but not a Paceline store"
+        fix = f"read it as it lies with data={present.choice}, or {command}"
+        raise DataError(103, path, what, fix)
+    what = f"is {present.name}, which data={choice} does not read"
+    raise DataError(103, path, what, f"choose data={present.choice}")
+
+
+def _refuse_input(path: str) -> None:
+    """Raise DataError D103 for a file that only packing reads, with the command that packs it."""
+    head = read_head(path, len(NPY))
+    name = os.path.basename(path).lower()
+    words = [f"input.path={path}"]
+    if head.startswith(NPY) or name.endswith(".npz"):
+        what, words = "a .npy or .npz file", ["input=arrays", *words]
+    elif name.endswith(TABLES):
+        what, words = "a table", ["input=list", *words]
+    elif ".tfrecord" in name:
+        what, words = "a TFRecord file", ["input=tfrecord", *words, FEATURES]
+    elif head.startswith(IDX) or "-idx" in name:
+        images = path.replace("labels-idx1", "images-idx3")
+        labels = path.replace("images-idx3", "labels-idx1")
+        what, words = "an IDX file", [f"input.images={images}", f"input.labels={labels}"]
+        words = ["input=idx", *words]
+    else:
+        return
+    raise DataError(103, path, f"is {what}, but not a Paceline store", pack_command(path, *words))
+
+
+def pack_command(path: str, *words: str) -> str:
+    """Return the shell command with ``words`` that packs another program's file at ``path``."""
+    path = path.rstrip("/")
+    if Path(path).name in ("", ".."):  # the working directory, or a folder above it
+        path = os.path.abspath(path)
+    names = (f"{Path(path).with_suffix('')}.packed{number or ''}.h5" for number in count())
+    output = next(name for name in names if not os.path.exists(name))
+    quoted: list[str] = []
+    for word in (*words, f"output.path={output}"):
+        key, _, value = word.partition("=")
+        # Hydra would take such a path apart.
+        if key.endswith((".path", ".images", ".labels")) and not PLAIN.fullmatch(value):
+            value = '"' + value.replace('"', '\\"') + '"'
+        quoted.append(f"{key}={value}")
+    return f"pack it: paceline pack {shlex.join(quoted)}"
 
 
 def fields_word(fields: Mapping[str, str]) -> str:
@@ -67,41 +161,14 @@ def several_splits(path: str, splits: Sequence[str], word: str) -> DataError:
     return DataError(192, path, what, f"name one, as in '{word}'")
 
 
-def shell_words(*words: str) -> str:
-    """Return words ``key=value`` for a shell. A path that Hydra would take apart is quoted."""
-    quoted: list[str] = []
-    for word in words:
-        key, _, value = word.partition("=")
-        if key.endswith((".path", ".images", ".labels")) and not PLAIN.fullmatch(value):
-            value = '"' + value.replace('"', '\\"') + '"'
-        quoted.append(f"{key}={value}")
-    return shlex.join(quoted)
-
-
-def free_name(path: str) -> str:
-    """Return an unused name beside ``path`` for its packed store."""
-    if Path(path).name in ("", ".."):  # the working directory, or a folder above it
-        path = os.path.abspath(path)
-    stem = str(Path(path).with_suffix(""))
-    number = 0
-    name = f"{stem}.packed.h5"
-    while os.path.exists(name):
-        number += 1
-        name = f"{stem}.packed{number}.h5"
-    return name
-
-
 def field_name(text: str, taken: Mapping[str, str]) -> str:
     """Make a field name out of ``text`` that is not yet taken."""
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "value"
     if name[0].isdigit():
         name = f"field_{name}"
-    number = 2
-    free = name
-    while free in taken:
-        free = f"{name}_{number}"
-        number += 1
-    return free
+    if name not in taken:
+        return name
+    return next(free for n in count(2) if (free := f"{name}_{n}") not in taken)
 
 
 def is_quotable(name: str) -> bool:
@@ -113,8 +180,7 @@ def is_quotable(name: str) -> bool:
 class ForeignLMDB:
     """The values of any LMDB file, or of a folder that holds ``data.mdb``. Picklable.
 
-    Raises:
-        DataError: D101 if the file is missing; D102 if it is damaged or has named databases.
+    DataError D101 if the file is missing, D102 if it is damaged or has named databases.
     """
 
     def __init__(self, path: str) -> None:
@@ -154,9 +220,7 @@ def lmdb_advice(path: str) -> str:
     """Suggest how to pack another program's LMDB file: by a command, or by ``input=function``.
 
     The fields are the most frequent patterns of the keys, each with the last number replaced.
-
-    Raises:
-        DataError: D101 or D102 if the file cannot be read.
+    DataError D101 or D102 if the file cannot be read.
     """
     file = ForeignLMDB(path)
     places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by texts around a number
@@ -167,35 +231,18 @@ def lmdb_advice(path: str) -> str:
             places[before, after].append(place)
             widths[before, after].add(len(number))
     most = max(map(len, places.values()), default=0)
-    patterns: dict[str, list[int]] = {}
-    for around, own in places.items():
-        if len(own) == most:
-            width = f"0{widths[around].pop()}" if len(widths[around]) == 1 else ""
-            patterns[f"%{width}d".join(text.replace("%", "%%") for text in around)] = own
-    if not 0 < len(patterns) <= MOST_FIELDS:
-        patterns = {"%s": list(range(len(file.keys)))} if file.keys else {}
     fields: dict[str, str] = {}
-    num_records = 0
-    for pattern, own in patterns.items():
-        kind = _kind_of([file.read(place) for place in own[:NUM_SAMPLES]])
-        if kind is None or not is_quotable(pattern):
-            continue
-        if kind not in (LABEL, TEXT):
-            kind = field_name(re.sub(PLACEHOLDER, "", pattern) or kind, fields)
-        if kind not in fields:  # only one field can be the label
-            fields[kind] = pattern
-            num_records = len(own)
-    if not fields:
+    for (before, after), own in places.items():
+        first = file.read(own[0])
+        is_value = is_image(first) or first.startswith(NPY) or text_of(first) is not None
+        if len(own) == most and is_value and is_quotable(before + after):
+            width = f"0{min(widths[before, after])}" if len(widths[before, after]) == 1 else ""
+            name = before + after or ("image" if is_image(first) else LABEL)
+            parts = (text.replace("%", "%%") for text in (before, after))
+            fields[field_name(name, fields)] = f"%{width}d".join(parts)
+    if not 0 < len(fields) <= MOST_FIELDS:
         return OTHER_WAY
-    more: list[str] = []
-    for place, key in enumerate(file.keys):  # such as num-samples
-        is_name = PLAIN.fullmatch(key) and not key.isdigit()
-        if is_name and file.sizes[place] <= 20 and file.read(place) == b"%d" % num_records:
-            more.append(f"input.count={key}")
-            break
-    if TEXT in fields:
-        more.append("input.kinds={text: text}")
-    return pack_command("lmdb", path, fields, more)
+    return pack_command(path, "input=lmdb", f"input.path={path}", fields_word(fields))
 
 
 def number_of(text: str) -> np.ndarray | None:
@@ -222,143 +269,3 @@ def text_of(data: bytes) -> str | None:
         if text.strip() and text.strip().isprintable():
             return text
     return None
-
-
-def _kind_of(values: list[bytes]) -> str | None:
-    """Return what some values of a field are, or None if they cannot be packed.
-
-    These are ``image``, ``value`` (arrays or numbers), ``label`` (short texts that repeat) or
-    ``text``.
-    """
-    if is_image(values[0]):
-        return "image"
-    if values[0].startswith(NPY):
-        return "value"
-    texts = list(map(text_of, values))
-    if None in texts:
-        with suppress(UnicodeDecodeError):
-            _ = [value.decode() for value in values]
-            return TEXT
-        return None
-    if all(number_of(text or "") is not None for text in texts):
-        return "value"
-    is_text = len(values) >= FEW and len(set(texts)) > len(values) / 2
-    return TEXT if is_text else LABEL
-
-
-SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
-HEAD_BYTES = 20
-TAR_MAGIC = b"ustar"  # at byte 257
-TAR_MAGIC_AT = 257
-COLUMNS = (".parquet", ".arrow")
-TABLES = (".csv", ".tsv", ".tab")
-FEATURES = "input.features={image: image/encoded, label: image/class/label}"  # the usual ones
-GZIP = b"\x1f\x8b"
-GZIP_BITS = 31  # zlib's number for data with gzip's header
-IDX = b"\0\0\x08"  # of an IDX file of unsigned bytes; the number of dimensions follows
-
-
-class Format(NamedTuple):
-    """A format: its name for errors, and the choice of ``data=`` that reads it."""
-
-    name: str
-    choice: str
-
-
-HDF5 = Format("an HDF5 file", "hdf5")
-LMDB = Format("an LMDB file", "lmdb")
-TAR = Format("a .tar archive", "tar")
-TARS = Format("a folder of .tar archives", "tar")
-PARQUET = Format("a Parquet or Arrow file", "parquet")
-PARQUETS = Format("a folder of Parquet or Arrow files", "parquet")
-PACKED = (HDF5, LMDB)
-
-
-def file_kind(head: bytes) -> str | None:
-    """Return ``hdf5`` or ``lmdb`` by the first ``HEAD_BYTES`` of a file, or None."""
-    if head[16:HEAD_BYTES] == META_MAGIC.to_bytes(4, "little"):
-        return "lmdb"
-    return "hdf5" if head.startswith(SIGNATURE) else None
-
-
-def format_of(path: str) -> Format | None:
-    """Return the format of a file or a folder of files; None if it is none of these.
-
-    DataError D101 if a file cannot be read.
-    """
-    if os.path.isdir(path):
-        names: list[str] = []
-        with suppress(OSError):  # the reader of the folder says why
-            names = [name.lower() for name in os.listdir(path)]
-        if any(name.endswith(".tar") for name in names):
-            return TARS
-        return PARQUETS if any(name.endswith(COLUMNS) for name in names) else None
-    if not os.path.isfile(path):
-        return None
-    head = read_head(path, TAR_MAGIC_AT + len(TAR_MAGIC))
-    kind = file_kind(head)
-    if kind is not None:
-        return HDF5 if kind == "hdf5" else LMDB
-    if head[TAR_MAGIC_AT:] == TAR_MAGIC:
-        return TAR
-    is_arrow = head.startswith(b"\xff\xff\xff\xff") and path.lower().endswith(".arrow")
-    return PARQUET if is_arrow or head.startswith((b"PAR1", b"ARROW1")) else None
-
-
-def refuse_other(path: str, choice: str) -> None:
-    """Raise DataError D103, which names the right choice, for a format that ``choice`` cannot read.
-
-    A path without a format that is known passes.
-    """
-    present = format_of(path)
-    if present is None and os.path.isfile(path):
-        _refuse_input(path)
-    if present is None or present.choice == choice:
-        return
-    if choice in ("hdf5", "lmdb") and present not in PACKED:
-        command = _pack_command(path, f"input={present.choice}", f"input.path={path}")
-        what = f"is {present.name}, but not a Paceline store"
-        fix = f"read it as it lies with data={present.choice}, or pack it: {command}"
-        raise DataError(103, path, what, fix)
-    what = f"is {present.name}, which data={choice} does not read"
-    raise DataError(103, path, what, f"choose data={present.choice}")
-
-
-def refuse_unpacked(path: str) -> None:
-    """Raise DataError D103 for files that another choice reads where they lie."""
-    refuse_other(path, "hdf5")
-
-
-def _pack_command(path: str, *words: str) -> str:
-    output = f"output.path={free_name(path.rstrip('/'))}"
-    return f"paceline pack {shell_words(*words, output)}"
-
-
-def _refuse_input(path: str) -> None:
-    """Raise DataError D103 for a file that only packing reads, with the command that packs it."""
-    head = read_head(path, TAR_MAGIC_AT)
-    name = os.path.basename(path).lower()
-    words = [f"input.path={path}"]
-    if head.startswith(NPY) or (name.endswith(".npz") and head.startswith(b"PK")):
-        what, words = "a .npy or .npz file", ["input=arrays", *words]
-    elif name.endswith((*TABLES, ".scp")):
-        what, words = "a table", ["input=list", *words]
-    elif ".tfrecord" in name:
-        what, words = "a TFRecord file", ["input=tfrecord", *words, FEATURES]
-    else:
-        if head.startswith(GZIP):
-            with suppress(zlib.error):
-                head = zlib.decompressobj(GZIP_BITS).decompress(head, HEAD_BYTES)
-        if not head.startswith(IDX) or not head[len(IDX) :]:
-            return
-        what = "an IDX file"
-        images = path.replace("labels-idx1", "images-idx3")
-        labels = path.replace("images-idx3", "labels-idx1")
-        if images == labels and head[len(IDX)] > 1:  # dimensions: a file of images
-            labels = "LABELS"
-        elif images == labels:
-            images = "IMAGES"
-        words = ["input=idx", f"input.images={images}", f"input.labels={labels}"]
-    what = f"is {what}, but not a Paceline store"
-    command = _pack_command(path, *words)
-    raise DataError(103, path, what, f"pack it: {command}")

@@ -6,7 +6,7 @@ Nothing outside of the file is read, and no plugin is run, whatever the file ask
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -15,20 +15,8 @@ import h5py
 import numpy as np
 
 from framework.errors import DataError, words_of
-from framework.media.header import is_image
-from framework.store.files import check_exists
-from framework.store.foreign import (
-    LAST_NUMBER,
-    MOST_FIELDS,
-    OTHER_WAY,
-    USUAL_SPLITS,
-    example_split,
-    field_name,
-    fields_word,
-    is_quotable,
-    pack_command,
-    several_splits,
-)
+from framework.store import foreign
+from framework.store.files import check_exists, unreadable
 from framework.store.values import most_bytes
 
 # Deflate shrinks data at most 1032 times. A file that declares more is damaged or made to harm.
@@ -74,14 +62,10 @@ def open_hdf5(path: str) -> h5py.File:
     try:
         return h5py.File(path, "r", locking=False, rdcc_nbytes=CACHE_BYTES)
     except PermissionError as error:
-        what = "cannot be read: Permission denied"
-        raise DataError(101, path, what, "give read permission") from error
+        raise unreadable(path, error) from error
     except OSError as error:
-        what = "not an HDF5 file"
-        fix = "pack it again; if it has another format, choose the input= that packs it"
-        if "truncated" in str(error):
-            what = "truncated"
-            fix = "download, copy or pack it again"
+        what = "truncated" if "truncated" in str(error) else "not an HDF5 file"
+        fix = "download, copy or pack it again; if it has another format, choose the input= for it"
         raise DataError(102, path, f"{what} ({str(error).strip()})", fix) from error
 
 
@@ -124,8 +108,7 @@ def _refusal(dataset: Any, file_bytes: int) -> str:
 class ForeignHDF5:
     """The data sets of any HDF5 file. Picklable; each process opens the file itself.
 
-    Raises:
-        DataError: D101 if the file is missing; D102 if it cannot be read.
+    DataError D101 if the file is missing, D102 if it cannot be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -155,7 +138,6 @@ class ForeignHDF5:
 
     @cached_property
     def _listing(self) -> tuple[dict[str, Dataset | None], dict[str, str]]:
-        """What a visit by hard links reaches, each node once, and what is not read, and why."""
         nodes: dict[str, Dataset | None] = {}
         outside: dict[str, str] = {}
         size = os.path.getsize(self.path)
@@ -183,10 +165,7 @@ class ForeignHDF5:
         return nodes, outside
 
     def read(self, name: str, start: int, stop: int) -> Any:
-        """Return values ``start``..``stop`` of a data set, by one read.
-
-        These are an array of numbers, or a list of ``bytes`` (texts, too) or of arrays.
-        """
+        """Return values ``start``..``stop`` of a data set: an array, or a list of bytes or arrays."""
         kind = self.datasets[name].kind
         values = self._read(name, slice(start, stop))
         if kind == "bytes":
@@ -283,70 +262,51 @@ def hdf5_advice(path: str) -> str:
     try:
         fields, splits = _suggestion(ForeignHDF5(path))
     except DataError:
-        return OTHER_WAY
-    if splits:
-        command = pack_command("hdf5", path, fields)
-        return f"choose one of its splits ({', '.join(splits)}), and {command}"
-    return pack_command("hdf5", path, fields) if fields else OTHER_WAY
+        fields, splits = {}, []
+    if not fields:
+        return foreign.OTHER_WAY
+    words = ("input=hdf5", f"input.path={path}", foreign.fields_word(fields))
+    command = foreign.pack_command(path, *words)
+    return f"choose one of its splits ({', '.join(splits)}), and {command}" if splits else command
 
 
 def suggested_fields(file: ForeignHDF5) -> dict[str, str]:
     """Return a data set, or a pattern of the records' data sets, for each field.
 
     Many data sets, or several in groups that all have lengths of their own, are records. Of a few
-    the records have the length that most of them share.
-
-    Raises:
-        DataError: D192 if the file has a group per split.
+    the records have the length that most of them share. DataError D192 for a group per split.
     """
     fields, splits = _suggestion(file)
     if splits:
-        raise several_splits(file.path, splits, fields_word(fields))
+        raise foreign.several_splits(file.path, splits, foreign.fields_word(fields))
     return fields
 
 
 def _suggestion(file: ForeignHDF5) -> tuple[dict[str, str], list[str]]:
     """Return the fields, and the splits that the file has. Fields are then those of one split."""
-    # A command must be able to name the data sets, and byte strings must be image files.
-    datasets = {name: data for name, data in file.datasets.items() if is_quotable(name)}
-    strings = [name for name, data in datasets.items() if data.kind == "bytes"]
-    if strings:
-        shape = datasets[strings[0]].shape
-        first = b""
-        if not shape:
-            first = file.value(strings[0])
-        elif len(shape) == 1 and shape[0]:
-            first = file.read(strings[0], 0, 1)[0]
-        if not is_image(first):
-            datasets = {name: data for name, data in datasets.items() if data.kind != "bytes"}
+    datasets = {name: data for name, data in file.datasets.items() if foreign.is_quotable(name)}
     groups = {name.partition("/")[0] for name in datasets if "/" in name}
-    splits = sorted(group for group in groups if group.lower() in USUAL_SPLITS)
+    splits = sorted(group for group in groups if group.lower() in foreign.USUAL_SPLITS)
     if len(splits) < 2:
         return _fields_of(datasets), []
-    split = example_split(splits)
-    fields = _fields_of(_in_groups(datasets, splits))
-    if not all(path.startswith("*/") for path in fields.values()):
-        fields = _fields_of(_in_groups(datasets, [split]))
-    fields = fields or {"value": "*/*"}
-    return {name: f"{split}/{path.partition('/')[2]}" for name, path in fields.items()}, splits
-
-
-def _in_groups(datasets: Mapping[str, Dataset], groups: Sequence[str]) -> dict[str, Dataset]:
-    return {name: data for name, data in datasets.items() if name.partition("/")[0] in groups}
+    split = f"{foreign.example_split(splits)}/"
+    own = {
+        name.removeprefix(split): data for name, data in datasets.items() if name.startswith(split)
+    }
+    return {name: split + path for name, path in _fields_of(own).items()}, splits
 
 
 def _fields_of(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     lengths = {name: data.shape[0] for name, data in datasets.items() if is_column(data)}
     counts = Counter(lengths.values())
     in_groups = sum("/" in name for name in lengths) > 2
-    are_records = len(datasets) > MOST_FIELDS or (in_groups and max(counts.values()) == 1)
-    if not are_records:
+    most_fields = foreign.MOST_FIELDS
+    if len(datasets) <= most_fields and not (in_groups and max(counts.values()) == 1):
         length = max(counts, key=lambda length: (counts[length], length), default=0)
         return _named_by_last(name for name, own_length in lengths.items() if own_length == length)
     # A pattern for each name that the data sets of all records share; without such names each data
     # set is a record.
-    depths = Counter(name.count("/") for name in datasets)
-    depth = max(depths, key=lambda depth: depths[depth])
+    ((depth, _),) = Counter(name.count("/") for name in datasets).most_common(1)
     records: defaultdict[str, set[str]] = defaultdict(set)  # groups by the last part of the name
     for name in datasets:
         if name.count("/") == depth:
@@ -354,7 +314,7 @@ def _fields_of(datasets: Mapping[str, Dataset]) -> dict[str, str]:
             records[last].add(group)
     most = max(map(len, records.values()))
     shared = [last for last, groups in records.items() if len(groups) == most]
-    is_named = len(shared) <= MOST_FIELDS and not any(map(LAST_NUMBER.fullmatch, shared))
+    is_named = len(shared) <= most_fields and not any(map(foreign.LAST_NUMBER.fullmatch, shared))
     if not depth or most == 1 or not is_named:
         return {"value": "/".join(["*"] * (depth + 1))}
     return _named_by_last("/".join([*["*"] * depth, last]) for last in shared)
@@ -364,5 +324,5 @@ def _named_by_last(paths: Iterable[str]) -> dict[str, str]:
     """Return a field for each data set or pattern, named by the last part of its path."""
     fields: dict[str, str] = {}
     for path in paths:
-        fields[field_name(path.rpartition("/")[2], fields)] = path
+        fields[foreign.field_name(path.rpartition("/")[2], fields)] = path
     return fields

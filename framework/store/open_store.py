@@ -29,7 +29,7 @@ from framework.store.foreign import (
     file_kind,
     format_of,
     lmdb_advice,
-    refuse_unpacked,
+    refuse_other,
 )
 from framework.store.gather import joined, merged, taken
 
@@ -313,7 +313,7 @@ class ShardedStore(Concatenation):
         if IN_FOLDER in names:
             what = "is an LMDB folder, but not a Paceline store"
             raise DataError(103, self.path, what, lmdb_advice(self.path))
-        refuse_unpacked(self.path)
+        refuse_other(self.path, "hdf5")
         fix = "give a store made by 'paceline pack', or choose data=folder for image files"
         raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
 

@@ -1,4 +1,4 @@
-"""None"""
+"""Which files there are, what folders hold, and reading many files at once."""
 
 import os
 import time

@@ -1,6 +1,5 @@
 """A file of another format is refused with the choice that reads it."""
 
-import gzip
 import os
 import re
 import shlex
@@ -86,22 +85,6 @@ def test_the_command_for_an_lmdb_file_packs_it():
     assert store.read(torch.arange(3))["label"].tolist() == [0, 1, 0]
     assert bytes(store.read(torch.arange(3))["image"][2]) == jpeg(3, 8, 8)
     assert store.key(0) == "image-000000001"
-    store.close()
-
-
-def test_the_command_for_recognized_text_keeps_the_texts():
-    """As CRNN and deep-text-recognition-benchmark write them."""
-    texts = ["Zürich", "2024", " a ", "b", "007", "x!", "the", "the", "end"]
-    values = {"num-samples": str(len(texts)).encode()}
-    for number, text in enumerate(texts, 1):
-        values[f"image-{number:09d}"] = jpeg(number, 8, 8)
-        values[f"label-{number:09d}"] = text.encode()
-    path = write_lmdb("ocr.lmdb", values, folder=True)
-    done = paceline("train", f"data.train={path}", "data.val=null")
-    assert "input.count=num-samples" in done.err
-    store = advised(path, done.err)
-    read = store.read(torch.arange(len(texts)))["text"].arrays()
-    assert [bytes(text).decode() for text in read] == texts
     store.close()
 
 
@@ -222,12 +205,6 @@ IDX = b"\0\0\x08"
             b"\1",
             "input=tfrecord .*'input.features={image: image/encoded,",
             id="tfrecord",
-        ),
-        pytest.param(
-            "x.gz",
-            gzip.compress(IDX + b"\3"),
-            "input=idx input.images=x.gz input.labels=LABELS",
-            id="images of idx",
         ),
         pytest.param(
             "train-labels-idx1-ubyte",

@@ -1,3 +1,5 @@
+"""Data sets of HDF5 files that other programs wrote."""
+
 import pickle
 import re
 import struct
@@ -74,7 +76,7 @@ def test_records_are_guessed(names, fields):
 @pytest.mark.parametrize(
     ("names", "word"),
     [
-        ([f"{s}/rec {n}/img" for s in ("train", "val") for n in range(9)], 'img: "train/*/img"'),
+        ([f"{s}/rec {n}/img" for s in ("train", "val") for n in range(20)], 'img: "train/*/img"'),
         (("train/x", "train/y", "test/x", "test/y"), 'x: "train/x", y: "train/y"'),
         (("Test/x", "valid/x", "mean"), 'x: "Test/x"'),
     ],
