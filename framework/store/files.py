@@ -38,7 +38,7 @@ Identity = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change
 def identify(path: str, before: Identity | None = None) -> Identity:
     """Return the identity of a file.
 
-    DataError D101 if the file is missing or cannot be read, D117 if its identity was not ``before``.
+    DataError D101 if it is missing or cannot be read, D117 if its identity was not ``before``.
     """
     try:
         status = os.stat(path)

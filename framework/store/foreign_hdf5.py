@@ -165,7 +165,7 @@ class ForeignHDF5:
         return nodes, outside
 
     def read(self, name: str, start: int, stop: int) -> Any:
-        """Return values ``start``..``stop`` of a data set: an array, or a list of bytes or arrays."""
+        """Return values ``start``..``stop`` of a data set: an array, or a list of bytes, arrays."""
         kind = self.datasets[name].kind
         values = self._read(name, slice(start, stop))
         if kind == "bytes":
