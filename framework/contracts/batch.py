@@ -8,7 +8,7 @@ captured.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -51,7 +51,6 @@ def leaves(value: Any) -> Iterator[Tensor]:
 
 
 def _parts(nested: Any) -> list[Tensor]:
-    """Return what ``nested_tensor_from_jagged`` makes a nested tensor of."""
     parts = [nested.values(), nested.offsets(), nested.lengths()]
     return [part for part in parts if part is not None]
 
@@ -96,27 +95,16 @@ def described(batch: Any) -> str:
     """Return the names of a batch's fields and the shape of one record in each. Never raises."""
     if not isinstance(batch, Mapping):
         return f"a {type(batch).__name__}"
-    return ", ".join(
-        f"{name} {_form(value)}"
-        for name, value in batch.items()
-        if isinstance(name, str) and name != "index"
-    )
-
-
-def _form(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return str(tuple(value.shape[1:]))
-    if isinstance(value, list | tuple):
-        return f"{type(value).__name__} of {len(value)}"
-    return type(value).__name__
-
-
-class _FieldPlace(NamedTuple):
-    """Where a field lies in a block."""
-
-    start: int  # byte
-    dtype: torch.dtype
-    shape: torch.Size
+    forms: list[str] = []
+    for name, value in batch.items():
+        form = type(value).__name__
+        if isinstance(value, Tensor):
+            form = str(tuple(value.shape[1:]))
+        elif isinstance(value, list | tuple):
+            form += f" of {len(value)}"
+        if isinstance(name, str) and name != "index":
+            forms.append(f"{name} {form}")
+    return ", ".join(forms)
 
 
 @final
@@ -125,10 +113,12 @@ class PinnedBatch(Batch):
 
     Attributes:
         block: The bytes of the fields, uint8 [n].
-        places: Where the fields of the block lie. Other fields lie elsewhere.
+        places: Where fields lie in the block: the first byte, the dtype and the shape.
     """
 
-    def __init__(self, batch: Batch, block: Tensor, places: dict[str, _FieldPlace]) -> None:
+    def __init__(
+        self, batch: Batch, block: Tensor, places: dict[str, tuple[int, torch.dtype, torch.Size]]
+    ) -> None:
         super().__init__(batch)
         self.block = block
         self.places = places
@@ -140,21 +130,13 @@ def move(batch: Batch, device: torch.device) -> Batch:
     Tensors that are already on ``device`` are not copied. Fields of one block become views of its
     copy. A batch with ``Pieces`` is copied on another stream if the current one is the default.
     """
-    for value in batch.values():
-        if isinstance(value, Pieces):
-            current = torch.cuda.current_stream(device)
-            if not current.cuda_stream:
-                return _moved_aside(batch, device, current)
-            break
-    return _moved(batch, device)
-
-
-def _moved_aside(batch: Batch, device: torch.device, current: torch.cuda.Stream) -> Batch:
-    """Move a batch on a stream of its own, for which the current one waits.
-
-    All fields take this way: a small copy of another stream might wait until the GPU's one engine
-    for copies from the host is done with the pieces of the next batch.
-    """
+    if not any(isinstance(value, Pieces) for value in batch.values()):
+        return _moved(batch, device)
+    current = torch.cuda.current_stream(device)
+    if current.cuda_stream:
+        return _moved(batch, device)
+    # All fields take this way: a small copy of another stream might wait until the GPU's one engine
+    # for copies from the host is done with the pieces of the next batch.
     aside = stream_aside(device)
     with torch.cuda.stream(aside):
         result = _moved(batch, device)
@@ -195,7 +177,7 @@ def pin(batch: Batch) -> Batch:
     must not keep the images with it.
     """
     result = dict(batch)
-    places: dict[str, _FieldPlace] = {}
+    places: dict[str, tuple[int, torch.dtype, torch.Size]] = {}
     for name, value in batch.items():
         if not isinstance(value, Tensor) or value.is_nested:
             result[name] = mapped(value, _pinned)
@@ -203,7 +185,7 @@ def pin(batch: Batch) -> Batch:
             result[name] = _pinned(value) if name == "index" else _in_block(value)
             start = block.start_of(result[name])
             if start is not None:
-                places[name] = _FieldPlace(start, value.dtype, value.shape)
+                places[name] = (start, value.dtype, value.shape)
     used = block.end()
     if used is None or not places:
         return result
@@ -211,9 +193,7 @@ def pin(batch: Batch) -> Batch:
 
 
 def _pinned(tensor: Tensor) -> Tensor:
-    if tensor.is_cuda:
-        return tensor
-    return tensor.pin_memory()
+    return tensor if tensor.is_cuda else tensor.pin_memory()
 
 
 def _in_block(tensor: Tensor) -> Tensor:

@@ -16,19 +16,12 @@ REFUSED = re.compile(r"\b(?:Target|index) (-?\d+) is out of bounds")  # torch, f
 
 
 class LabelRange(NamedTuple):
-    """The labels that an objective takes.
-
-    Attributes:
-        field: The field of the labels.
-        num_classes: They are from 0 to ``num_classes`` - 1.
-        ignored: Further numbers, of labels that do not count.
-        option: The option that ignores another number, or "".
-    """
+    """The labels that an objective takes."""
 
     field: str
-    num_classes: int
-    ignored: tuple[int, ...] = ()
-    option: str = ""
+    num_classes: int  # they are from 0 to ``num_classes`` - 1
+    ignored: tuple[int, ...] = ()  # further numbers, of labels that do not count
+    option: str = ""  # the option that ignores another number, or ""
 
 
 @runtime_checkable
@@ -44,12 +37,8 @@ class KnowsLabelRange(Protocol):
 def class_labels(target: Tensor, num_dims: int) -> Tensor:
     """Return the numbers of classes as int64, without an axis of size 1 behind the records.
 
-    Floats, which are shares of classes, stay floats.
-
-    Args:
-        target: Integers of any type, or bool: [B] or [B, 1] for a class per record, [B, H, W] or
-            [B, 1, H, W] for one per pixel.
-        num_dims: The dimensions of the result: 1 for a class per record, 3 for one per pixel.
+    ``target`` holds integers or bool: [B] or [B, 1] for a class per record (``num_dims`` 1),
+    [B, H, W] or [B, 1, H, W] for one per pixel (3). Floats, which are shares of classes, stay.
     """
     if target.dim() == num_dims + 1 and target.shape[1] == 1:
         target = target.squeeze(1)
@@ -103,20 +92,18 @@ class LabelCheck:
         if key not in ("", str(index)):
             where += f" ({key})"
         what = f"has {value} as {allowed.field}, and classes are 0 to {allowed.num_classes - 1}"
-        fix = "correct it, or give the model as many classes"
-        if allowed.option:
-            fix += f", or leave out such labels by {allowed.option}={value}"
-        raise DataError(195, where, what, fix)
+        raise DataError(195, where, what, _fix(value, allowed.option))
+
+
+def _fix(number: int, option: str) -> str:
+    fix = "correct it, or give the model as many classes"
+    return f"{fix}, or leave out such labels by {option}={number}" if option else fix
 
 
 def raise_if_label(error: Exception, batch: Batch, where: str, option: str = "") -> None:
-    """Raise DataError D195, which names the record, if torch has refused a label.
+    """Raise DataError D195, which names the record of ``batch``, if torch has refused a label.
 
-    Args:
-        error: What torch says, such as ``Target 7 is out of bounds.``
-        batch: The records that were used, with ``index``.
-        where: The data or the step.
-        option: The option that ignores a number, or "".
+    ``option`` is the one that ignores a number, or "".
     """
     match = REFUSED.search(words_of(error))
     if match is None or "index" not in batch:
@@ -128,17 +115,10 @@ def raise_if_label(error: Exception, batch: Batch, where: str, option: str = "")
         has = (values.reshape(len(values), -1).long() == number).any(1)
         if has.any():
             what = f"has {number} as {name}, which numbers no class here ({words_of(error)})"
-            fix = "correct it, or give the model as many classes"
-            if option:
-                fix += f", or leave out such labels by {option}={number}"
-            raise DataError(195, f"{where}, record {int(indices[has][0])}", what, fix) from error
+            where = f"{where}, record {int(indices[has][0])}"
+            raise DataError(195, where, what, _fix(number, option)) from error
 
 
 def is_class_number(kind: str, shape: Sequence[int | None]) -> bool:
-    """Return whether an array of a record, or each, is the number of a class.
-
-    Args:
-        kind: The kind of its NumPy dtype, such as ``i``.
-        shape: Of one record.
-    """
+    """Return whether arrays of this NumPy ``kind`` and shape of a record number classes."""
     return kind in "biu" and tuple(shape) in ONE_PER_RECORD

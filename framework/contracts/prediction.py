@@ -14,7 +14,7 @@ MOST_IN_UINT8 = 256  # classes whose numbers fit one byte
 
 @dataclass(frozen=True)
 class ClassProbabilities:
-    """A probability of every class: float [B, classes]. They add up to 1, or each stands alone."""
+    """Float [B, classes]: probabilities that add up to 1, or that stand alone."""
 
     values: Tensor
 
@@ -27,56 +27,40 @@ class PredictedMaps:
 
 
 class ScoredBoxes(NamedTuple):
-    """The boxes of one record, the best first.
+    """The boxes of one record, the best first."""
 
-    Attributes:
-        boxes: Left, top, right and bottom in pixels of what the model saw: float [n, 4].
-        scores: From 0 to 1: float [n].
-        labels: Class numbers: int64 [n].
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
+    boxes: Tensor  # left, top, right and bottom in pixels of what the model saw: float [n, 4]
+    scores: Tensor  # from 0 to 1: float [n]
+    labels: Tensor  # class numbers: int64 [n]
 
 
 @dataclass(frozen=True)
 class PredictedBoxes:
-    """The boxes of each of B records."""
-
-    values: Sequence[ScoredBoxes]
+    values: Sequence[ScoredBoxes]  # of each of B records
 
 
 @dataclass(frozen=True)
 class PredictedTexts:
-    """A text of each of B records."""
-
-    values: Sequence[str]
+    values: Sequence[str]  # of each of B records
 
 
 @dataclass(frozen=True)
 class PredictedNumbers:
-    """One or more numbers of each record: float [B, ...]."""
-
-    values: Tensor
+    values: Tensor  # float [B, ...]
 
 
 @dataclass(frozen=True)
 class PredictedImages:
-    """A picture of each record: float [B, C, H, W] from 0 to 1."""
-
-    values: Tensor
+    values: Tensor  # float [B, C, H, W] from 0 to 1
 
 
 def class_numbers(logits: Tensor) -> Tensor:
-    """Return the most probable class of each pixel of logits [B, classes, H, W].
+    """Return the most probable class of each pixel of logits [B, classes, H, W]: [B, H, W].
 
-    It is uint8 if all numbers fit, else int64: [B, H, W].
+    It is uint8 if all numbers fit, else int64.
     """
     numbers = logits.argmax(1)
-    if logits.shape[1] <= MOST_IN_UINT8:
-        return numbers.to(torch.uint8)
-    return numbers
+    return numbers.to(torch.uint8) if logits.shape[1] <= MOST_IN_UINT8 else numbers
 
 
 Predictions = (

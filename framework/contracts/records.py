@@ -27,14 +27,12 @@ class Field:
 
     Attributes:
         dtype: NumPy name, such as ``uint8``.
-        shape: Of one record. An encoded image has (channels, None, None), a ragged array
-            (None, *rest): its records have different numbers of rows. A video has
-            (None, height, width, channels), or (None, None, None, channels) if its frames are
-            image files.
-        encoding: ``raw`` (an array), ``ragged`` (a ragged array), ``image`` (the bytes of an
-            image file, decoded to uint8) or ``frames`` (the bytes of a video's frames, as
-            ``framework.media.frame_files`` has them). A raw array whose first size is None is
-            ragged.
+        shape: Of one record. An encoded image has (channels, None, None), and a ragged array, whose
+            records differ in their number of rows, (None, *rest). A video has (None, height, width,
+            channels), or (None, None, None, channels) if its frames are image files.
+        encoding: ``raw`` (an array), ``ragged`` (also a raw array whose first size is None),
+            ``image`` (the bytes of an image file, decoded to uint8) or ``frames`` (the bytes of a
+            video's frames, as ``framework.media.frame_files`` has them).
         kind: What the numbers mean, derived from the other attributes if it is empty.
             ``image``: a picture, whose pixels may be blended.
             ``labels``: a label map, with one class number per pixel, never blended; uint8 with one
@@ -115,8 +113,8 @@ class Manifest:
     """The description of a store, kept inside it as JSON.
 
     ``digest`` is the SHA-256 over the CRC32 (uint32, little-endian) of the records' bytes, in
-    order. It depends on the content, not on the kind of store. Files that were not packed have the
-    digest of their names and samples of them.
+    order, whatever the kind of store. Files that were not packed have the digest of their names and
+    samples of them.
     """
 
     num_records: int
@@ -222,10 +220,10 @@ class RecordStore(Protocol):
         ...
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        """Return the records at ``indices`` in that order. The caller owns the tensors.
+        """Return the records at ``indices``, int64 [B] on the host, in that order.
 
-        ``indices`` is int64 [B], on the host, and may repeat. Raw fields in ``views`` may come as
-        a list, or Placed, of B read-only NumPy arrays in the store's memory.
+        Indices may repeat. The caller owns the tensors. Raw fields in ``views`` may come as a list,
+        or Placed, of B read-only NumPy arrays in the store's memory.
         """
         ...
 
@@ -252,16 +250,16 @@ class RecordStore(Protocol):
 
 @runtime_checkable
 class ReadsOneByOne(Protocol):
-    """A capability of a store: it reads each record by itself, and measures it."""
+    """A store that reads each record by itself, and measures it."""
 
     def read_timed(self, indices: Tensor, seconds: "memoryview[float]") -> Records:
-        """Return the records as ``read`` does. Add what each took to ``seconds``: float64 [B]."""
+        """Read as ``read`` does. Add what each record took to ``seconds``: float64 [B]."""
         ...
 
 
 @runtime_checkable
 class SamplesColors(Protocol):
-    """A capability of a store: a field's images are gray, or in color, as a sample of them is.
+    """A store that calls a field's images gray, or in color, because a sample of them is.
 
     Images in color, outside the sample of a gray field, must not be read as gray.
     """
@@ -271,7 +269,7 @@ class SamplesColors(Protocol):
 
 @runtime_checkable
 class KnowsColumns(Protocol):
-    """A capability of a store: it reads one field of all its records without the other fields."""
+    """A store that reads one field of all its records without the other fields."""
 
     def column(self, name: str) -> Any:
         """Return a field of all records, as ``read`` does."""
@@ -291,28 +289,25 @@ class Places(NamedTuple):
 
 @runtime_checkable
 class KnowsPlaces(Protocol):
-    """A capability of a store: it says where in its files the values of raw fields lie."""
+    """A store that says where in its files, ``paths``, the values of raw fields lie."""
 
     @property
     def manifest(self) -> Manifest: ...
 
     @property
-    def paths(self) -> Sequence[str]:
-        """The store's files."""
-        ...
+    def paths(self) -> Sequence[str]: ...
 
     def places(self, indices: Tensor) -> Places:
-        """Return where the records at ``indices`` (int64 [B]) lie.
+        """Return where records (int64 [B]) lie. IndexError if one does not exist.
 
-        Fields whose values do not lie in one piece each are left out. IndexError if a record does
-        not exist.
+        Fields whose values do not lie in one piece each are left out.
         """
         ...
 
 
 @runtime_checkable
 class ReadsStarts(Protocol):
-    """A capability of a store of image files: it reads the start of a file alone."""
+    """A store of image files that reads the start of a file alone."""
 
     def read_start(self, index: int, num_bytes: int) -> bytes:
         """Return the first ``num_bytes`` of a record's image file, or all if it is shorter."""
@@ -321,11 +316,9 @@ class ReadsStarts(Protocol):
 
 @runtime_checkable
 class KnowsKeys(Protocol):
-    """A capability of a store: it gives many keys at once."""
+    """A store that gives many keys at once."""
 
-    def keys(self, indices: Tensor) -> list[str]:
-        """Return the key of each record."""
-        ...
+    def keys(self, indices: Tensor) -> list[str]: ...
 
 
 class RecordWriter(Protocol):
@@ -334,19 +327,14 @@ class RecordWriter(Protocol):
     def write(self, records: Records, keys: Sequence[str]) -> None:
         """Append records, with a name for each.
 
-        ``keys`` may be a ``NumberKeys``, which a file of our own does not store. Then those of
-        every call must be one, and continue those of the call before.
-
-        Raw fields are NumPy arrays [B, *shape]; ragged fields are lists of B NumPy arrays; fields
-        of images and videos are lists of B ``bytes``.
+        A file of our own does not store ``NumberKeys``. Then the keys of every call must be some,
+        and continue those of the call before. Raw fields are NumPy arrays [B, *shape], ragged
+        fields lists of B NumPy arrays, and fields of images and videos lists of B ``bytes``.
         """
         ...
 
     def close(self, manifest: Manifest) -> None:
-        """Fill in what the file alone knows, and commit: it is then on disk under its final name.
-
-        These are the digest, and the first key if keys are numbers.
-        """
+        """Add the digest and the first key if keys are numbers, and publish the file."""
         ...
 
     def abort(self) -> None:
@@ -422,11 +410,9 @@ class RecordInput(Protocol):
 
 @runtime_checkable
 class ItemsOfFiles(Protocol):
-    """An input that knows which files an item is read from."""
+    """An input that knows all files that decide an item's records, whole or in part."""
 
-    def item_files(self, index: int) -> Sequence[str]:
-        """Return the paths of all files that decide an item's records, whole or in part."""
-        ...
+    def item_files(self, index: int) -> Sequence[str]: ...
 
 
 def item_files_of(source: RecordInput, index: int) -> Sequence[str]:
@@ -445,7 +431,7 @@ def _are_of_files(kind: type) -> bool:
 
 @runtime_checkable
 class MadeByUserCode(Protocol):
-    """A capability of an input: the user's code makes its records."""
+    """An input whose records the user's code makes."""
 
     def code(self) -> CodeDigest:
         """Return the digest of the code and of its state before its first use."""
@@ -461,10 +447,7 @@ def code_of(source: RecordInput) -> CodeDigest:
 
 @runtime_checkable
 class FilePerRecord(Protocol):
-    """A capability of an input: each item is one record, read from files of its own.
-
-    Several threads may read items at the same time.
-    """
+    """An input whose items are one record each, from files of its own. Threads may read items."""
 
     @property
     def file_per_record(self) -> bool: ...
@@ -476,9 +459,9 @@ class FilePerRecord(Protocol):
 
 @runtime_checkable
 class ChecksItems(Protocol):
-    """A capability of an input: it finds bad items before it reads the first.
+    """An input that finds bad items before it reads the first.
 
-    With ``skip_bad`` the error of an item is raised when that item is read, so that a caller can
+    With ``skip_bad``, the error of an item is raised when that item is read, so that a caller can
     skip it.
     """
 
@@ -487,13 +470,10 @@ class ChecksItems(Protocol):
 
 @runtime_checkable
 class ReadsArrays(Protocol):
-    """A capability of an input: each item is a record, and a range is read at once.
-
-    A range costs little more than its bytes, so packing reads many small records at a time.
-    """
+    """An input whose items are records, of which a range costs little more than its bytes."""
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
-        """Return the paths of all files that decide the records of a range of items.
+        """Return all files that decide the records of a range of items.
 
         None if this input, as it was configured, reads item by item.
         """
@@ -502,14 +482,12 @@ class ReadsArrays(Protocol):
 
 def range_files_of(source: RecordInput, start: int, stop: int) -> Sequence[str] | None:
     """Return the files of a range of items that is read at once, and None if it is not."""
-    if isinstance(source, ReadsArrays):
-        return source.range_files(start, stop)
-    return None
+    return source.range_files(start, stop) if isinstance(source, ReadsArrays) else None
 
 
 @runtime_checkable
 class Notable(Protocol):
-    """A part that may have notes for the user, printed once: a store, a source or an input."""
+    """A store or an input with notes for the user, printed once."""
 
     @property
     def notes(self) -> tuple[str, ...]: ...
@@ -517,6 +495,4 @@ class Notable(Protocol):
 
 def notes_of(part: object) -> tuple[str, ...]:
     """Return a part's notes, and () for a part without any."""
-    if isinstance(part, Notable):
-        return part.notes
-    return ()
+    return part.notes if isinstance(part, Notable) else ()

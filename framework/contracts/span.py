@@ -74,19 +74,14 @@ class Span:
 
     @property
     def p50_s(self) -> float:
-        """The median, within 0.5 %."""
         return self.quantile_s(0.5)
 
     @property
     def p90_s(self) -> float:
-        """The 90th percentile, within 0.5 %."""
         return self.quantile_s(0.9)
 
     def quantile_s(self, share: float) -> float:
-        """Return the shortest time that ``share`` (0 to 1) of the steps did not exceed.
-
-        It is the nearest rank, or the middle of its bucket.
-        """
+        """Return the time that ``share`` (0 to 1) of the steps did not exceed, within 0.5 %."""
         if not self.num_steps:
             return 0.0
         rank = max(1, ceil(share * self.num_steps))
@@ -120,10 +115,7 @@ def merged(*parts: Spans) -> dict[str, Span]:
 
 @final
 class SpanSum:
-    """The spans of a run. The newest laps are kept apart, because adding up many at once is fast.
-
-    Adding lap by lap would take a microsecond more per step of 50-step laps.
-    """
+    """The spans of a run. The newest laps are kept apart: adding many at once saves 1 us a step."""
 
     def __init__(self) -> None:
         self._laps: list[Spans] = []
@@ -139,27 +131,18 @@ class SpanSum:
 
 
 def step_s(spans: Spans) -> float:
-    """Return the seconds of all steps together.
-
-    If the idle time of a device is known, the host's ``wait`` overlaps its work and does not count.
-    """
+    """Return the seconds of all steps. Beside ``idle``, ``wait`` overlaps a device's work."""
     return sum(span.total_s for name, span in spans.items() if name != "wait" or IDLE not in spans)
 
 
 def shares(spans: Spans) -> dict[str, float]:
-    """Return each span's share (0 to 1) of the steps' time.
-
-    The shares add up to 1. If ``idle`` is present, ``wait`` is not part of that sum.
-    """
+    """Return each span's share of the steps' time. Beside ``idle``, ``wait`` is no part of it."""
     whole_s = step_s(spans) or inf
     return {name: span.total_s / whole_s for name, span in spans.items()}
 
 
 def waiting_share(spans_s: Mapping[str, float]) -> float | None:
-    """Return the share of a step's seconds that wait for data; None if this was not measured.
-
-    On a device this is its idle time. The host's ``wait`` overlaps the device's work then.
-    """
+    """Return the share of a step's seconds that wait for data; None if this was not measured."""
     counted_s = dict(spans_s)
     if IDLE in counted_s:
         counted_s.pop("wait", None)
@@ -178,23 +161,14 @@ class RankSpan(NamedTuple):
 
 
 class LateRank(NamedTuple):
-    """The rank for which the others wait most.
-
-    Attributes:
-        rank: Its number.
-        span: The span in which its own work takes longer than that of the others.
-        steps_share: The share (0 to 1) of the steps in which it is the last, and late.
-        late_s: Mean seconds by which it comes after the median of the others in these steps.
-        lost_share: The share of all the steps' time that the others wait for it.
-        uncertainty_s: How well the clocks of the ranks are known. What is less is not late.
-    """
+    """The rank for which the others wait most."""
 
     rank: int
-    span: str
-    steps_share: float
-    late_s: float
-    lost_share: float
-    uncertainty_s: float
+    span: str  # in which its own work takes longer than that of the others
+    steps_share: float  # of the steps (0 to 1) in which it is the last, and late
+    late_s: float  # mean seconds by which it comes after the median of the others in these steps
+    lost_share: float  # of all the steps' time that the others wait for it
+    uncertainty_s: float  # how well the clocks of the ranks are known; what is less is not late
 
     @property
     def words(self) -> str:
@@ -218,11 +192,9 @@ class RankReport:
     late: LateRank | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for a file."""
         spans = {name: span._asdict() for name, span in self.spans.items()}
         return {"num": self.num_ranks, "spans": spans, "late": self.late and self.late._asdict()}
 
 
 def _milliseconds(seconds: float) -> str:
-    """Return milliseconds with two significant digits at least."""
     return f"{1e3 * seconds:.3g} ms" if seconds < 0.1 else f"{1e3 * seconds:.0f} ms"

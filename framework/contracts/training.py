@@ -16,32 +16,28 @@ from framework.errors import say
 class Outcome:
     """The result of an objective. Tensors of another form raise ConfigError C220.
 
-    ``loss`` is a mean over what counts: over the records, or over ``count`` of something else, such
-    as pixels with a class or tokens. The mean of a step or of a report then weighs each pass by its
-    count. It is an integer, or an integer tensor on the device, which nobody waits for. All passes
-    of a run have one, or none has.
-
-    ``sums`` are metrics by name, as tensors whose elements add up over what counts: 0-d, or [B]
-    with one value per record, which saves a sum in every step. An array of two or more dimensions,
-    such as a confusion matrix, stays one: it adds up over batches and ranks, and is reported in
-    ``Report.arrays``.
-
-    ``totals`` are for metrics that are no means over records, such as a mean IoU: tensors of any
-    shape on the device of ``loss``, which add up over batches and ranks. ``MakesMetrics`` makes
-    numbers of them.
-
-    ``losses`` are the parts of the loss by name, logged beside it: 0-d, each a mean over what
-    counts.
-
-    ``predictions`` are what ``metrics=...`` compares: what the model says and what is right, both
-    with the records first. A classification gives probabilities [B, classes, ...] or classes
-    [B, ...], and the right classes, int64 [B, ...]. An objective may leave them out in training,
-    where nobody reads them.
+    Attributes:
+        loss: The mean over what counts: 0-d.
+        sums: Metrics by name, as tensors whose elements add up over what counts: 0-d, or [B] with
+            one value per record, which saves a sum in every step. An array of two or more
+            dimensions, such as a confusion matrix, adds up over batches and ranks as it is, and is
+            reported in ``Report.arrays``.
+        count: What counts, such as pixels with a class or tokens, which weighs each pass: an
+            integer, or an integer tensor on the device, which nobody waits for. None: the records.
+            All passes of a run have one, or none has.
+        totals: For metrics that are no means over records, such as a mean IoU: tensors of any shape
+            on the device of ``loss``, which add up over batches and ranks. ``MakesMetrics`` makes
+            numbers of them.
+        losses: The parts of the loss by name, logged beside it: 0-d, each a mean over what counts.
+        predictions: What ``metrics=...`` compares: what the model says and what is right, both with
+            the records first. A classification gives probabilities [B, classes, ...] or classes
+            [B, ...], and the right classes, int64 [B, ...]. An objective may leave them out in
+            training, where nobody reads them.
     """
 
-    loss: Tensor  # 0-d: the mean over what counts
+    loss: Tensor
     sums: dict[str, Tensor]
-    count: int | Tensor | None = None  # what counts; None: the records
+    count: int | Tensor | None = None
     totals: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     losses: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     predictions: tuple[Tensor, Tensor] | None = None
@@ -62,10 +58,9 @@ class MakesMetrics(Protocol):
     """A capability of an objective, which it needs if its outcomes have ``totals``."""
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
-        """Return metrics by name.
+        """Return metrics by name of the ``totals`` of all records since the last report.
 
-        ``totals`` are those of all records since the last report, or of the validation data, summed
-        over the ranks: float64 on the host. They are 0 if there was no record.
+        They are summed over the ranks: float64 on the host, and 0 if there was no record.
         """
         ...
 
@@ -88,10 +83,7 @@ class StartsFromData(Protocol):
 
 
 class Schedule(Protocol):
-    """The learning rate over the steps, as a pure function.
-
-    It returns the factor on the optimizer's own rate at ``step`` of ``total_steps``.
-    """
+    """The learning rate over the steps: the factor on the optimizer's own rate."""
 
     def __call__(self, step: int, total_steps: int) -> float: ...
 
@@ -190,21 +182,16 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a Sink is given at runtime.
-
-    A resumed run has ``start_step`` > 0, and replaces what was logged after this step. ``sample``
-    is a batch to look at: its label maps are colored, with one color per class. ``say`` prints a
-    note or a warning, from any thread. ``has_ended`` returns whether a watcher ended the run before
-    its last step.
-    """
+    """What a Sink is given at runtime."""
 
     run_dir: Path
     total_steps: int
     epochs: int
-    start_step: int = 0
+    start_step: int = 0  # of a resumed run, which replaces what was logged after this step
+    # A batch to look at: its label maps are colored, with one color per class.
     sample: Batch = field(default_factory=dict[str, Tensor])
-    say: Callable[[str], None] = say
-    has_ended: Callable[[], bool] = lambda: False
+    say: Callable[[str], None] = say  # prints a note or a warning, from any thread
+    has_ended: Callable[[], bool] = lambda: False  # whether a watcher has ended the run early
 
 
 class Sink(Protocol):
@@ -220,15 +207,10 @@ class Sink(Protocol):
 
 
 class Saved(NamedTuple):
-    """What a save has put on the disk.
+    """What a save has put on the disk."""
 
-    Attributes:
-        path: The file of the state; None if the disk refused it.
-        is_best: Whether the weights are published as the best.
-    """
-
-    path: Path | None
-    is_best: bool
+    path: Path | None  # the file of the state; None if the disk refused it
+    is_best: bool  # whether the weights are published as the best
 
 
 class Checkpoints(Protocol):
@@ -250,7 +232,7 @@ class Checkpoints(Protocol):
 
         Args:
             step: Optimizer steps so far.
-            state: The state of the run: tensors and plain values.
+            state: Tensors and plain values.
             weights: A plain ``state_dict``, published as the last weights; None keeps the old ones.
             best: Whether to publish ``weights`` as the best, too.
             final: Whether this is the last save of the run, which must succeed (ResourceError).
