@@ -12,7 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import wait
@@ -40,7 +40,6 @@ AHEAD = 2
 # Records that a thread takes at once. A slice costs about 1 ms of Python, which holds the lock that
 # the thread of the step needs, too.
 LEAST_SLICE = 32
-CONTAINERS = (dict, list, tuple)  # fields that may have tensors inside
 LOOK_S = 0.5  # between two looks whether all processes live, while a batch is awaited
 CLOSE_S = 2.0  # the most time that processes get to end by themselves
 DYING_S = 1.0  # a process that is killed ends within this time
@@ -93,6 +92,7 @@ class Workers:
         start_method: Of processes, such as ``spawn``; None: Python's default.
 
     Attributes:
+        num: The number of workers, of the newest ``change``.
         ahead: Batches that are read ahead: by all threads together, or by each process.
         stages: Seconds per stage of the batches that were yielded.
         ledger: The slow records of these batches.
@@ -115,20 +115,12 @@ class Workers:
         self.start_method = start_method
         self.stages = Stages()
         self.ledger = Ledger()
-        self._chosen = num, AHEAD
-        self._used = self._chosen  # by the newest ``map``
+        self.num, self.ahead = num, AHEAD
+        self._used = num, AHEAD  # by the newest ``map``
         self._requests = _Requests()
         self._loader: DataLoader[Any] | None = None
         self._busy = threading.Lock()  # held by the ``map`` that uses the processes
         self._late = False  # whether a batch took longer than ``timeout_s``
-
-    @property
-    def num(self) -> int:
-        return self._chosen[0]
-
-    @property
-    def ahead(self) -> int:
-        return self._chosen[1]
 
     @property
     def num_to_start(self) -> int:
@@ -148,37 +140,43 @@ class Workers:
     @property
     def is_changing(self) -> bool:
         """Whether the workers from before the newest ``change`` still read."""
-        return self._used != self._chosen
+        return self._used != (self.num, self.ahead)
 
     def change(self, num: int, ahead: int) -> None:
-        """Use other workers from the next request on. Any thread may call this."""
-        self._chosen = num, ahead
+        """Use other workers after the batches that are being read. Any thread may call this."""
+        self.num, self.ahead = num, ahead
 
     def map(self, requests: Iterable[Request]) -> Generator[Batch]:
-        """Yield one batch per request, in order. The iterator may be closed early.
-
-        ``change`` takes effect after the batches that are being read.
-        """
+        """Yield one batch per request, in order. The iterator may be closed early."""
         rest = iter(requests)
         is_last = False
 
-        def until_a_change(chosen: tuple[int, int]) -> Generator[Request]:
+        def until_a_change() -> Generator[Request]:
             nonlocal is_last
             for request in rest:
                 yield request
-                if self._chosen != chosen:
+                if self.is_changing:
                     return
             is_last = True
 
         while not is_last:
-            chosen = self._used = self._chosen
-            part = until_a_change(chosen)
-            if chosen[0] and self.kind == "process":
-                yield from self._by_processes(part, *chosen)
-            elif chosen[0]:
-                yield from self._by_threads(part, *chosen)
-            else:
+            num, ahead = self._used = self.num, self.ahead
+            part = until_a_change()
+            if not num:
                 yield from self._here(part)
+            elif self.kind == "thread":
+                yield from self._by_threads(part, num, ahead)
+            elif self._busy.acquire(blocking=False):
+                try:
+                    yield from self._by_processes(part, num, ahead)
+                finally:
+                    self._busy.release()
+            else:  # the processes of a DataLoader serve one iterator at a time
+                others = Workers(self.read, num, self.kind, self.timeout_s, self.start_method)
+                others.change(num, ahead)
+                others.stages, others.ledger = self.stages, self.ledger
+                with closing(others):
+                    yield from others.map(part)
 
     def _here(self, requests: Iterable[Request]) -> Generator[Batch]:
         read, sums_s = self.read, self.stages.sums_s
@@ -241,9 +239,8 @@ class Workers:
                 if call.done():  # raised by the user's transform
                     raise
                 self._late = True
-                raise self._too_late(
-                    f" (records {work.request.indices[:4].tolist()}...)"
-                ) from error
+                which = f" (records {work.request.indices[:4].tolist()}...)"
+                raise self._too_late(which) from error
         return self._counted(Timed(self.read.finish(work), work.slices_s, work.slow))
 
     def _too_late(self, which: str = "") -> ResourceError:
@@ -252,29 +249,12 @@ class Workers:
         return ResourceError(106, where, f"no batch came within that time{which}", fix)
 
     def _by_processes(self, requests: Iterable[Request], num: int, ahead: int) -> Generator[Batch]:
-        if not self._busy.acquire(blocking=False):
-            # The processes of a DataLoader serve one iterator at a time.
-            others = Workers(self.read, num, self.kind, self.timeout_s, self.start_method)
-            others.change(num, ahead)
-            others.stages = self.stages
-            others.ledger = self.ledger
-            with closing(others):
-                yield from others.map(requests)
-            return
-        try:
-            yield from self._by_own_processes(requests, num, ahead)
-        finally:
-            self._busy.release()
-
-    def _by_own_processes(
-        self, requests: Iterable[Request], num: int, ahead: int
-    ) -> Generator[Batch]:
         made = self._loader
         if made is not None and (made.num_workers, made.prefetch_factor) != (num, ahead):
             self.close()
         if self._loader is None:
-            with _without_core_warning():
-                self._loader = DataLoader(
+            self._loader = _quietly(
+                lambda: DataLoader(
                     _ReaderDataset(self.read),
                     batch_size=None,
                     sampler=self._requests,
@@ -290,6 +270,7 @@ class Workers:
                     # The default would draw a number from the global generator.
                     generator=torch.Generator(),
                 )
+            )
             close_at_end(self)
         self._requests.now = requests
         self._requests.num_cut = num if self.read.joins_slices else 0
@@ -338,11 +319,17 @@ class Workers:
         thread = threading.Thread(target=watch, name="paceline-watch", daemon=True)
         thread.start()
         try:
-            with _without_core_warning(), deaf_children(self.start_method):
+            with deaf_children(self.start_method):
                 # If the last epoch was left early, this waits for its batches.
-                results: Any = iter(loader)
+                results: Any = _quietly(lambda: iter(loader))
             if results._worker_pids_set:  # noqa: SLF001
-                _notice_losses(results)
+                # As long as torch knows the processes, the end of any child process may raise
+                # RuntimeError at any line of the main thread. So the loss of a process is noticed
+                # where a batch is awaited, and sooner than after torch's 5 s.
+                torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
+                results._worker_pids_set = False  # noqa: SLF001
+                look = type(results)._try_get_data  # noqa: SLF001
+                results._try_get_data = partial(look, proxy(results), LOOK_S)  # noqa: SLF001
             since = time.monotonic()
             while (result := next(results, None)) is not None:
                 since = float("inf")  # the consumer's time does not count
@@ -397,25 +384,11 @@ def _how_ended(processes: list[Any]) -> str:
     return ""
 
 
-@contextmanager
-def _without_core_warning() -> Generator[None]:
+def _quietly(make: Callable[[], Any]) -> Any:
     """Silence torch's warning about more processes than cores, a number that the user chose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        yield
-
-
-def _notice_losses(results: Any) -> None:
-    """Let the new iterator of a DataLoader notice a lost process where a batch is awaited.
-
-    As long as torch knows the processes, the end of any child process may raise RuntimeError at any
-    line of the main thread.
-    """
-    torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
-    results._worker_pids_set = False  # noqa: SLF001
-    # torch would look every 5 s.
-    look = type(results)._try_get_data  # noqa: SLF001
-    results._try_get_data = partial(look, proxy(results), LOOK_S)  # noqa: SLF001
+        return make()
 
 
 @final
@@ -534,32 +507,32 @@ class _ReaderDataset(Dataset[Any]):
 
 
 def _shared(batch: Batch, in_one_block: bool = False) -> Batch:
-    """Return a batch in shared memory. torch would move it in a thread whose errors are lost."""
+    """Return a batch in shared memory. torch would move it in a thread whose errors are lost.
+
+    Nests, and all of a slice, share one block, since each block takes a file descriptor.
+    """
+    nests = batch
     try:
-        if in_one_block:
-            return _in_one_block(batch)
-        for tensor in tensors(batch).values():
-            tensor.share_memory_()
-        nests = {name: value for name, value in batch.items() if isinstance(value, CONTAINERS)}
-        return {**batch, **_in_one_block(nests)}
+        if not in_one_block:
+            for tensor in tensors(batch).values():
+                tensor.share_memory_()
+            nests = {
+                name: own for name, own in batch.items() if isinstance(own, dict | list | tuple)
+            }
+        sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in leaves(nests)]
+        if not sizes:
+            return batch
+        parts = iter(torch.empty(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
+
+        def moved(tensor: Tensor) -> Tensor:
+            part = next(parts)[: tensor.nbytes]
+            return part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+        return {**batch, **mapped(nests, moved)}
     except (RuntimeError, OSError) as error:
         what = f"a batch cannot be shared ({plain(error)})"
         fix = "make room in /dev/shm, lower batch_size, or set workers.kind=thread"
         raise ResourceError(102, "workers", what, fix) from error
-
-
-def _in_one_block(nests: Batch) -> Batch:
-    """Return nests whose tensors share one block, since each block takes a file descriptor."""
-    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in leaves(nests)]
-    if not sizes:
-        return nests
-    parts = iter(torch.empty(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
-
-    def moved(tensor: Tensor) -> Tensor:
-        part = next(parts)[: tensor.nbytes]
-        return part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-
-    return mapped(nests, moved)
 
 
 def _unchanged(batch: Any) -> Any:
