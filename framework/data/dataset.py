@@ -4,17 +4,13 @@ import multiprocessing
 import os
 import pickle
 import threading
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence, Sized
-from contextlib import closing, suppress
-from copy import copy
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
-import numpy as np
 import torch
 from torch.utils.data import IterableDataset, Subset
 
@@ -22,20 +18,11 @@ from framework.contracts.batch import Batch
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Manifest
 from framework.data.fields import Padding
-from framework.data.items import (
-    HOST,
-    Collate,
-    GeneratorMoved,
-    ItemForm,
-    ItemReader,
-    alike,
-    check_names,
-    fields_of,
-)
+from framework.data.items import HOST, Collate, ItemForm, ItemReader, alike, check_names, fields_of
 from framework.data.requests import Request, plain
 from framework.data.source import WorkerSource, make_order
 from framework.data.workers import Workers
-from framework.errors import ConfigError, DataError, PacelineError, words_of
+from framework.errors import ConfigError, DataError, words_of
 from framework.system.rng import (
     generator_mark,
     kept_generators,
@@ -43,10 +30,6 @@ from framework.system.rng import (
     seed_host_generators,
 )
 from framework.system.user_code import raise_if_user_error
-
-# Records that are tried if threads may read. Items that draw are refused before the first step
-# unless less than about one record in 64 draws; later, they end the run.
-MOST_TRIED = 64
 
 
 @runtime_checkable
@@ -59,8 +42,7 @@ class KnowsClasses(Protocol):
 class ItemTrial(NamedTuple):
     """What reading a few items shows."""
 
-    item: Any  # record 0
-    last: Any  # the last record
+    first: Any  # record 0
     draws: bool  # whether items draw random numbers
     repeats: bool  # whether an item is the same again after the generators were seeded alike
 
@@ -86,9 +68,9 @@ def dataset_source(
         context: The order, the workers and the other settings.
 
     Raises:
-        ConfigError: C174 for a setting that has no effect here, C230 for threads that would share
-            random numbers, C231 for anything but a map-style Dataset, C232 for wrong fields, C236
-            for a Dataset that processes cannot get.
+        ConfigError: C174 for a setting that has no effect here, C230 for threads, C231 for anything
+            but a map-style Dataset, C232 for wrong fields, C236 for a Dataset that processes cannot
+            get.
         DataError: D230 to D233 for items that make no batch.
         UserCodeError: U100 for an exception in the Dataset.
     """
@@ -107,10 +89,8 @@ def dataset_source(
 class DatasetSource(WorkerSource[ItemReader]):
     """A Source over a Dataset of the user's own.
 
-    Processes read it unless the user chooses threads: they have generators of their own, and no
-    Dataset is written for several threads. Threads must not share generators, so items that draw
-    random numbers need processes or the step's own thread. If a generator moves while another
-    thread reads, processes read that batch and all later ones, and refuse items that draw.
+    Processes read it, or the thread of the step: items may draw from the generators of a process,
+    and no Dataset is written for several threads. A loader's thread lets one process read for it.
     """
 
     reads_on = False  # what the program changes after an epoch may change the items of the next
@@ -125,23 +105,19 @@ class DatasetSource(WorkerSource[ItemReader]):
         order = make_order(num_records, title, context)
         manifest = Manifest(num_records, {}, classes_of(data), source=f"dataset {title}")
         super().__init__(read, manifest, order, context, "process", [Padding(form.lengths)])
-        workers = self.workers
-        self._where = where
-        self._process = self._processes(read, 1)
-        self._instead: Workers | None = None  # of threads, once a generator has moved
-        may_thread = workers.kind == "thread" or not workers.num
-        self._trial = trial = try_items(read, num_records, MOST_TRIED if may_thread else 2)
-        read.draws = trial.draws
-        if may_thread and min(num_records, order.batch_size) > 1:
-            with suppress(PacelineError):  # the order may never join these two
-                self._try_collate([trial.item, trial.last], [0, num_records - 1])
-        fields = fields_of(self._try_collate([trial.item], [0]), form)
-        self.manifest = replace(manifest, fields=fields)
-        if self.draws and workers.kind == "thread" and workers.num:
-            what = f"the items of {title} draw random numbers, which threads would share"
+        if self.workers.kind == "thread" and self.workers.num:
+            what = f"threads would share the random numbers and the files of {title}"
             fix = "leave it out: processes have generators of their own"
             raise ConfigError(230, "workers.kind = thread", what, fix)
-        if self.draws or (workers.num and workers.kind == "process"):
+        self._where = where
+        how = "process", context.worker_timeout_s, context.start_method
+        self._process = Workers(read, 1, *how)  # reads for a thread
+        self._process.stages, self._process.ledger = self.workers.stages, self.workers.ledger
+        self._trial = trial = try_items(read, num_records)
+        read.draws = trial.draws
+        first = read.joined(Request(0, torch.tensor([0]), training=False), [trial.first])
+        self.manifest = replace(manifest, fields=fields_of(first, form))
+        if self.workers.num:
             self._check_sendable()
 
     @property
@@ -150,61 +126,20 @@ class DatasetSource(WorkerSource[ItemReader]):
         return self.read.draws
 
     def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
-        """Yield one batch per request, in order, for the thread that calls.
+        if self.workers.num or _is_main_thread():
+            return self.workers.map(requests)
+        self._check_sendable()
+        return self._process.map(requests)
 
-        Without workers, a loader's thread may read beside the step, which draws from the same
-        generators. A process reads items that draw, then. Threads read only as long as no generator
-        moves.
-        """
-        beside_step = threading.current_thread() is not threading.main_thread()
-        if beside_step and self.draws and not self.workers.num:
-            yield from self._process.map(requests)
-            return
-        waiting: deque[Request] = deque()
-        if self._instead is None:
-
-            def noted() -> Generator[Request]:
-                for request in requests:
-                    waiting.append(request)
-                    yield request
-
-            with suppress(GeneratorMoved), closing(self.workers.map(noted())) as batches:
-                for batch in batches:
-                    waiting.popleft()
-                    yield batch
-                return
-            self._check_sendable()
-            read = copy(self.read)  # refuses items that draw: threads have read ahead by now
-            read.draws = False
-            workers = self.workers
-            read.refuses = f"workers.kind = {workers.kind}" if workers.num else "workers.num = 0"
-            self._instead = self._processes(read, max(1, workers.num))
-        yield from self._instead.map(chain(waiting, requests))
+    def read_batch(self, request: Request) -> Batch:
+        if _is_main_thread():
+            return self.read(request)
+        with closing(self._process.map([request])) as batches:
+            return next(batches)
 
     def sample(self, count: int) -> Batch:
         with kept_own_generators(self.read.dataset):
             return super().sample(count)
-
-    def read_batch(self, request: Request) -> Batch:
-        try:
-            return self.read(request)
-        except GeneratorMoved:
-            with closing(self._process.map([request])) as batches:
-                return next(batches)
-
-    def _processes(self, read: ItemReader, num: int) -> Workers:
-        context = self.context
-        made = Workers(read, num, "process", context.worker_timeout_s, context.start_method)
-        made.stages = self.workers.stages
-        made.ledger = self.workers.ledger
-        return made
-
-    def _try_collate(self, items: list[Any], indices: list[int]) -> Batch:
-        """Return the batch of some items, and note whether ``collate`` draws."""
-        request = Request(0, torch.tensor(indices), training=False)
-        batch, has_moved = self.read.joined(request, items)
-        self.read.draws |= has_moved
-        return batch
 
     def _check_sendable(self) -> None:
         """Check that processes can get the Dataset; a forked one inherits it. ConfigError C236."""
@@ -225,10 +160,10 @@ class DatasetSource(WorkerSource[ItemReader]):
     @property
     def notes(self) -> tuple[str, ...]:
         lines = [*super().notes]
-        if self.draws and not self.workers.num:
+        if not self.workers.num:
             lines.append(
-                f"{self._where}: its items draw random numbers: a process of its own reads them, "
-                "unless the step's own thread does (loader=plain)"
+                f"{self._where}: a process of its own reads the items, unless the step's own "
+                "thread does (loader=plain)"
             )
         if not self._trial.repeats:
             lines.append(
@@ -241,8 +176,10 @@ class DatasetSource(WorkerSource[ItemReader]):
     def close(self) -> None:
         super().close()
         self._process.close()
-        if self._instead is not None:
-            self._instead.close()
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def split_name(context: SourceContext) -> str:
@@ -286,11 +223,11 @@ def length_of(data: Any, where: str) -> int:
         raise DataError(233, place, plain(error), f"correct it, or {where}") from error
 
 
-def try_items(read: ItemReader, num_records: int, most: int = 2) -> ItemTrial:
-    """Read record 0, the last one and others between, and see whether they draw random numbers.
+def try_items(read: ItemReader, num_records: int) -> ItemTrial:
+    """Read record 0 and the last one, and see whether they draw random numbers.
 
     An item draws if a generator has moved afterwards, or if another seed changes it: it may take
-    its seed from ``torch.initial_seed()``. At ``most`` so many records are read.
+    its seed from ``torch.initial_seed()``.
     """
 
     def tried(index: int, seed: int) -> tuple[Any, bool]:
@@ -303,14 +240,10 @@ def try_items(read: ItemReader, num_records: int, most: int = 2) -> ItemTrial:
     with kept_generators(HOST), kept_own_generators(read.dataset):
         first, moved = tried(0, 1)
         other, moved_again = tried(0, 2)
-        last, last_moved = tried(num_records - 1, 1)
+        _, last_moved = tried(num_records - 1, 1)
         if not alike(first, other):
-            return ItemTrial(first, last, draws=True, repeats=alike(first, tried(0, 1)[0]))
-        draws = moved or moved_again or last_moved
-        for index in np.unique(np.linspace(0, num_records - 1, most)[1:-1].astype(int)).tolist():
-            with suppress(PacelineError):  # a record that cannot be read fails when it is needed
-                draws = draws or tried(index, 1)[1]
-        return ItemTrial(first, last, draws, repeats=True)
+            return ItemTrial(first, draws=True, repeats=alike(first, tried(0, 1)[0]))
+        return ItemTrial(first, moved or moved_again or last_moved, repeats=True)
 
 
 def classes_of(data: Any) -> list[str]:

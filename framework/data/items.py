@@ -2,18 +2,12 @@
 
 A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
 whole process. If items draw, the reader seeds these generators before each item by (seed, epoch,
-record), so that neither workers nor ranks nor resuming change what an item is. Only the main thread
-of a process seeds them: other threads would draw at the same time, in an order that changes from
-run to run. A worker process has only its main thread.
-
-Other threads watch the generators instead. If one moves while items are read, either they or the
-step has drawn, which a thread cannot tell. The batch is refused, and a process reads it again.
+record), so that neither workers nor ranks nor resuming change what an item is. So it reads in a
+process of its own, or in the thread of the step: two threads would share the generators.
 """
 
 import sys
-import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import chain
@@ -33,12 +27,7 @@ from framework.errors import ConfigError, DataError, PacelineError, UserRecordEr
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import record_seeds
 from framework.system.memory import lacks_memory, memory_error
-from framework.system.rng import (
-    generator_mark,
-    kept_generators,
-    num_restored,
-    seed_host_generators,
-)
+from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import user_error
 
 Record = dict[str, Any]  # a value by field
@@ -50,26 +39,16 @@ LONGEST = 16  # bytes of a complex128
 MISFITS = (RuntimeError, ValueError, TypeError, OverflowError)  # for values that torch cannot join
 HOST = torch.device("cpu")
 MOST_NAMED = 4  # records of a batch that a message lists
-# A small step with dropout on two cores moved a generator during 1 of 80 slices.
-ATTEMPTS = 4
 
 
 class ItemForm(NamedTuple):
-    """How items become a batch.
+    """How items become a batch."""
 
-    Attributes:
-        names: The names of a tuple's values, or the wanted fields of a dict; None: all.
-        ragged: The fields whose arrays differ in length.
-        way: How ragged fields are put together: ``pad``, ``nested`` or ``list``.
-        collate: The user's function from a list of items to a batch, instead.
-        key: The option that gives ``names``, for messages.
-    """
-
-    names: Sequence[str] | None = None
-    ragged: Sequence[str] = ()
-    way: str = "pad"
-    collate: Collate | None = None
-    key: str = "data.fields"
+    names: Sequence[str] | None = None  # of a tuple's values, or a dict's wanted fields; None: all
+    ragged: Sequence[str] = ()  # the fields whose arrays differ in length
+    way: str = "pad"  # how ragged fields are put together: ``pad``, ``nested`` or ``list``
+    collate: Collate | None = None  # the user's function from a list of items to a batch, instead
+    key: str = "data.fields"  # the option that gives ``names``, for messages
 
     @property
     def lengths(self) -> dict[str, str]:
@@ -89,15 +68,9 @@ class Named(Protocol):
     def _asdict(self) -> dict[str, Any]: ...
 
 
-class GeneratorMoved(Exception):
-    """A generator moved in each attempt of a thread to read the records of a batch."""
-
-
 @final
 class ItemReader:
-    """A reader of batches of items. It adds the field ``index`` to each batch.
-
-    It can be pickled if the Dataset can.
+    """A reader of batches of items, each with ``index``. It can be pickled if the Dataset can.
 
     Args:
         dataset: The user's map-style Dataset.
@@ -106,11 +79,9 @@ class ItemReader:
         title: The Dataset's name in messages.
 
     Attributes:
-        draws: Whether items or ``collate`` draw random numbers. If not, the main thread does not
-            seed, which takes as long as a small item, until a slice or ``collate`` changes a
-            generator. Such a slice is read again.
-        refuses: The setting that forbids items that draw, such as ``workers.kind = thread``. They
-            raise ConfigError C230. "": They are seeded.
+        draws: Whether items or ``collate`` draw random numbers. If not, nothing is seeded, which
+            takes as long as a small item, until a slice or ``collate`` changes a generator. Such a
+            slice is read again.
     """
 
     decodes = True
@@ -122,7 +93,6 @@ class ItemReader:
         self.seed = seed
         self.title = title
         self.draws = True
-        self.refuses = ""
         self._usual = Usual()
 
     def __call__(self, request: Request) -> Batch:
@@ -137,53 +107,34 @@ class ItemReader:
         return Work(request, {}, [], [], {})
 
     def fill(self, work: Work, start: int, stop: int) -> None:
-        """Read items. The part is None if a generator moved beside them in each attempt."""
         watch = Stopwatch()
         request = work.request
-        indices = request.indices[start:stop]
-        numbers: list[int] = indices.tolist()
-        seconds: list[float] = []
-        items: list[Any] | None = None
-        with own_generators() as may_seed:
-            if not may_seed or not self.draws:
-                # A step in another thread moves a generator by chance, but items that draw always
-                # do. So a few attempts tell them apart, if reading is quick.
-                for _ in range(1 if may_seed else ATTEMPTS):
-                    mark = _mark(may_seed)
-                    items = self._items(numbers, seconds)
-                    if _mark(may_seed) == mark:
-                        break
-                    items = None
-            if may_seed and items is None:
-                if not self.draws:
-                    self._note_draws(f"reading records {_listed(numbers)} of {self.title}")
-                seeds = record_seeds(request.keys_of(start, stop), self.seed, request.epoch)
-                items = self._items(numbers, seconds, seeds.tolist())
+        indices, seconds = request.indices[start:stop], []
+        with kept_generators(HOST):
+            mark = generator_mark()
+            items = [] if self.draws else self._items(indices, seconds, None)
+            self.draws |= generator_mark() != mark
+            if self.draws:
+                keys = request.keys_of(start, stop)
+                items = self._items(indices, seconds, record_seeds(keys, self.seed, request.epoch))
         work.parts[start] = items
         if watch.mark("read") > LEAST_S:  # quick items would notice the rest
             work.slow.extend(self._usual.slow(indices, seconds, lambda _: 0))
         work.slices_s.append(watch.stages_s)
 
-    def _items(
-        self, numbers: list[int], seconds: list[float], seeds: Sequence[int] = ()
-    ) -> list[Any]:
+    def _items(self, indices: Tensor, seconds: list[float], seeds: Tensor | None) -> list[Any]:
         """Return items, and replace ``seconds`` by what each took. Seed before each if asked."""
         items: list[Any] = []
         seconds.clear()
-        for place, index in enumerate(numbers):
-            if seeds:
-                seed_host_generators(seeds[place])
+        numbers: list[int] = indices.tolist()
+        own_seeds = [None] * len(numbers) if seeds is None else seeds.tolist()
+        for index, seed in zip(numbers, own_seeds, strict=True):
+            if seed is not None:
+                seed_host_generators(seed)
             begun = perf_counter()
             items.append(self.item(index))
             seconds.append(perf_counter() - begun)
         return items
-
-    def _note_draws(self, work: str) -> None:
-        if self.refuses:
-            what = f"{work} draws random numbers, which threads would share with the step"
-            fix = "set workers.kind=process and workers.num=1 or more"
-            raise ConfigError(230, self.refuses, what, fix)
-        self.draws = True
 
     def finish(self, work: Work) -> Batch:
         """Return the batch, once all its slices are filled.
@@ -191,47 +142,40 @@ class ItemReader:
         Raises:
             DataError: D230 to D232 if the items cannot be joined, D233 for a fault of a library.
             UserCodeError: U100 if ``collate`` fails.
-            GeneratorMoved: Items or ``collate`` may have drawn in this or another thread.
         """
         watch = Stopwatch()
         parts = [work.parts[start] for start in sorted(work.parts)]
-        if None in parts:
-            raise GeneratorMoved
-        batch, has_moved = self.joined(work.request, [*chain(*parts)])
-        if has_moved:
-            raise GeneratorMoved
+        batch = self.joined(work.request, [*chain(*parts)])
         watch.mark("collate")
         work.slices_s.append(watch.stages_s)
         return batch
 
-    def joined(self, request: Request, items: list[Any]) -> tuple[Batch, bool]:
-        """Return the batch of items, and whether ``collate`` has moved a generator in a thread."""
+    def joined(self, request: Request, items: list[Any]) -> Batch:
+        """Return the batch of items, and note whether ``collate`` draws."""
         numbers = request.indices.tolist()
         collate = self.form.collate
         if collate is None:
             records = [self.record(*pair) for pair in zip(items, numbers, strict=True)]
             values = stacked(records, lambda place: self.name(numbers[place]), self.form)
-            return {"index": request.indices, **values}, False
-        where = f"records {_listed(numbers)} of {self.title}"
-        has_moved = False
+            return {"index": request.indices, **values}
+        some = ", ".join(map(str, numbers[:MOST_NAMED]))
+        if len(numbers) > MOST_NAMED:
+            some += f", ... ({len(numbers)})"
+        where = f"records {some} of {self.title}"
         try:
-            with own_generators() as may_seed:
-                if may_seed:
-                    # No item has a seed of the epoch ~epoch, which is negative.
-                    key = record_seeds(request.keys_of(0, 1), self.seed, ~request.epoch)
-                    seed_host_generators(int(key))
-                mark = _mark(may_seed)
+            with kept_generators(HOST):
+                # No item has a seed of the epoch ~epoch, which is negative.
+                key = record_seeds(request.keys_of(0, 1), self.seed, ~request.epoch)
+                seed_host_generators(int(key))
+                mark = generator_mark()
                 made = collate(items)  # which may change the items
-                if _mark(may_seed) != mark:
-                    has_moved = not may_seed
-                    if may_seed:
-                        self._note_draws(f"joining {where}")
+                self.draws |= generator_mark() != mark
         except PacelineError:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(error, where) from error
         batch = record_of(made, self.form.names, f"the batch of {where}")
-        return batch | {"index": request.indices}, has_moved
+        return batch | {"index": request.indices}
 
     def check(self) -> None:
         """Do nothing: only the Dataset knows its files."""
@@ -256,35 +200,12 @@ class ItemReader:
         return record
 
     def name(self, index: int) -> str:
-        """Return a record's name for errors."""
         return f"record {index} of {self.title}"
 
     def _fault(self, error: BaseException, where: str) -> PacelineError:
         fix = "correct it, or see it with debug=trace workers.num=0 loader=plain"
         fault = user_error(error, about=where, fix=fix, kind=UserRecordError)
         return fault or DataError(233, where, plain(error), fix)
-
-
-@contextmanager
-def own_generators() -> Generator[bool]:
-    """Yield whether the generators may be seeded, and restore them afterwards if so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield False
-        return
-    with kept_generators(HOST):
-        yield True
-
-
-def _mark(is_own: bool) -> tuple[Any, ...]:
-    """Return a mark of the generators, which another thread may move and restore afterwards."""
-    return generator_mark() if is_own else (num_restored(), *generator_mark())
-
-
-def _listed(numbers: list[int]) -> str:
-    some = ", ".join(map(str, numbers[:MOST_NAMED]))
-    if len(numbers) > MOST_NAMED:
-        some += f", ... ({len(numbers)})"
-    return some
 
 
 # ---- the fields of an item
@@ -305,16 +226,10 @@ def check_names(names: Any, key: str = "data.fields") -> tuple[str, ...] | None:
 def record_of(
     item: Any, names: Sequence[str] | None, where: str, key: str = "data.fields"
 ) -> Record:
-    """Return the fields of an item by name.
+    """Return the fields of an item: a dict, a dataclass, or a tuple or list that ``names`` names.
 
-    Args:
-        item: A dict, a dataclass, or a tuple or list, whose values ``names`` names.
-        names: The names of a tuple's values, or the fields of a dict that are wanted.
-        where: The item's name in messages.
-        key: The option that gives ``names``.
-
-    Raises:
-        DataError: D230 for an item of another form, or other fields than ``names``.
+    DataError D230, which says ``where``, for an item of another form, or other fields than the
+    ``names`` that the option ``key`` gives.
     """
     record = _named(item)
     if record is not None:

@@ -17,7 +17,6 @@ from torch import Tensor
 # Words of the two Mersenne twisters. Python's include the position.
 _PYTHON = 625
 _NUMPY = 624
-_restored = 0
 _deterministic = False  # whether the newest run in this process asked for it
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _DEPTH = 4  # of objects inside objects, such as a transform of a Dataset
@@ -60,7 +59,6 @@ def generator_state(device: torch.device) -> Tensor:
 @contextmanager
 def kept_generators(device: torch.device) -> Generator[None, None, None]:
     """Restore the generators after the block: looking at a run does not change what it learns."""
-    global _restored  # noqa: PLW0603
     # This takes a quarter of the time of ``generator_state`` and ``set_generator_state``.
     python = random.getstate()
     numpy = np.random.get_state()  # noqa: NPY002
@@ -69,7 +67,6 @@ def kept_generators(device: torch.device) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        _restored += 1
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
         torch.set_rng_state(host)
@@ -107,11 +104,6 @@ def _restorer(generator: Any) -> Callable[[], object]:
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
     return partial(generator.set_state, generator.get_state())
-
-
-def num_restored() -> int:
-    """Return a number that grows whenever ``kept_generators`` takes back what was drawn."""
-    return _restored
 
 
 def set_generator_state(state: Tensor, device: torch.device) -> None:

@@ -95,6 +95,7 @@ WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many wo
 TAKEN = {  # by sources that take not all of them
     "dali": WAYS[:2],
     "synthetic": WAYS[:1],
+    "dataset": [WAYS[0], WAYS[2]],
     "dataset_drawing": [WAYS[0], WAYS[2]],
 }
 KINDS_AND_WAYS = [(kind, *way) for kind in SOURCES for way in TAKEN.get(kind, WAYS)]

@@ -26,26 +26,6 @@ class Clips(Dataset):
         return {"wave": wave, "label": index % 2, "text": f"clip {index}"}
 
 
-class Seeded(Clips):
-    """Takes its seed from torch, and moves no generator."""
-
-    def __getitem__(self, index):
-        rng = np.random.default_rng(torch.initial_seed())
-        return {"wave": rng.random(3), "label": index % 2}
-
-
-class Seldom(Clips):
-    """Draws only for one record, as the only one of a rare class."""
-
-    def __init__(self, count=20, which=7):
-        super().__init__(count)
-        self.which = which
-
-    def __getitem__(self, index):
-        self.draws = index == self.which
-        return super().__getitem__(index)
-
-
 class Restless(Clips):
     """Has a generator of its own."""
 

@@ -5,7 +5,6 @@ import pickle
 import random
 import resource
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,20 +13,18 @@ import torch
 
 from framework.contracts.records import Field, notes_of
 from framework.data.dataset import dataset_source
-from framework.data.items import GeneratorMoved, ItemForm, ItemReader
+from framework.data.items import ItemForm, ItemReader
 from framework.data.requests import Request
 from framework.errors import ConfigError, PacelineError
-from framework.system.rng import generator_state, kept_generators
+from framework.system.rng import generator_state
 from framework.transform.resize import Resize
 from tests.conftest import make_context
-from tests.contract.cases import DrawingDataset, RecordsDataset, plain
+from tests.contract.cases import DrawingDataset, RecordsDataset
 from tests.data.own_items import (
     Broken,
     Clips,
     Endless,
     Once,
-    Seeded,
-    Seldom,
     fields,
 )
 
@@ -107,36 +104,6 @@ def test_items_that_draw_seldom_are_seeded_when_they_do():
     read.draws = False
     draws(read, 1, 2, 3)
     assert not read.draws
-
-
-class Kept(DrawingDataset):
-    """Draws while the step has put its generators aside, as around a validation."""
-
-    def __getitem__(self, index):
-        with kept_generators(CPU):
-            return super().__getitem__(index)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "collate"),
-    [(DrawingDataset(10), None), (RecordsDataset(10), noisy), (Kept(10), None)],
-    ids=["items", "collate", "generators put back"],
-)
-def test_another_thread_refuses_a_batch_that_draws(dataset, collate):
-    call = in_thread(lambda: batch_of(reader(dataset, None, collate), 1))
-    assert isinstance(call.exception(), GeneratorMoved)
-
-
-def test_another_thread_reads_items_that_draw_nothing_even_if_the_step_draws_once():
-    steps = iter([random.random])
-
-    class Slow(RecordsDataset):
-        def __getitem__(self, index):
-            next(steps, lambda: None)()  # as another thread would, at the first attempt
-            return super().__getitem__(index)
-
-    made = in_thread(lambda: batch_of(reader(Slow(10)), 1, 2)).result()
-    assert plain(made) == plain(batch_of(reader(RecordsDataset(10)), 1, 2))
 
 
 def too_long(items):
@@ -220,46 +187,13 @@ def test_random_items_are_the_same_for_all_workers_starts_and_threads(make):
     assert torch.equal(generator_state(CPU), before)
 
 
-@pytest.mark.parametrize(("num", "where"), [(0, "workers.num = 0"), (2, "workers.kind = thread")])
-def test_an_item_that_draws_unforeseen_ends_what_threads_read(make, monkeypatch, num, where):
-    monkeypatch.setattr("framework.data.dataset.MOST_TRIED", 2)
-    source = make(Seldom(), num_workers=num, worker_kind="thread")
-    error = in_thread(lambda: waves(source)).exception()
-    assert isinstance(error, ConfigError)
-    assert error.args[:2] == (230, where)
-
-
-@pytest.mark.parametrize("num", [0, 2])
-def test_processes_read_on_if_only_the_step_draws(make, monkeypatch, num):
-    source = make(Clips(draws=False), num_workers=num, worker_kind="thread")
-    expected = waves(make(Clips(draws=False)), 1)
-    in_step = count()
-    monkeypatch.setattr("framework.data.items.num_restored", lambda: next(in_step))
-    for _ in range(2):
-        assert in_thread(lambda: waves(source, 1)).result() == expected
-
-
-@pytest.mark.parametrize("dataset", [Clips, Seeded, Seldom])
-def test_threads_are_refused_for_items_that_draw(make, dataset):
-    with pytest.raises(ConfigError, match=r"C230\]: workers.kind = thread: .*draw random numbers"):
-        make(dataset(), num_workers=2, worker_kind="thread")
-
-
-def shuffled(items):
-    order = torch.randperm(len(items))  # draws nothing for a single item
-    return {"x": torch.stack([items[place]["wave"] for place in order.tolist()])}
-
-
-def test_a_collate_that_draws_needs_processes_too(make):
+def test_a_collate_that_draws_is_seeded_whoever_reads(make):
     steady = Clips(draws=False)
-    with pytest.raises(ConfigError, match="C230"):
-        make(steady, None, noisy, num_workers=2, worker_kind="thread")
     results = []
     for num in (0, 2):
         source = make(steady, None, noisy, num_workers=num)
         results.append([batch["x"].tolist() for batch, *_ in source.batches(1)])
     assert results[0] == results[1]
-    assert make(steady, None, shuffled).draws
 
 
 @pytest.mark.parametrize("way", ["pad", "nested", "list"])
@@ -282,6 +216,12 @@ class Unsized:
 @pytest.mark.parametrize(
     ("data", "options", "words"),
     [
+        pytest.param(
+            Clips(),
+            {"num_workers": 2, "worker_kind": "thread"},
+            r"C230\]: workers.kind = thread: ",
+            id="threads",
+        ),
         pytest.param(Endless(), {}, r"C231\]: data.train = .*choose data=dataloader", id="stream"),
         pytest.param(5, {}, r"C231\]: data.train = .*choose data=dataloader", id="a number"),
         pytest.param(

@@ -89,7 +89,7 @@ def test_a_huge_image_among_small_ones_is_named(images, num, kind):
 
 @pytest.mark.parametrize(
     ("loader", "num", "kind"),
-    [("plain", 0, "thread"), ("prefetch", 2, "thread"), ("stream", 2, "process")],
+    [("plain", 0, "thread"), ("prefetch", 0, "thread"), ("stream", 2, "process")],
 )
 def test_the_waiting_falls_on_the_batch_with_the_slow_item(loader, num, kind):
     source = dataset_source(Sleepy(), context=make_context(5, num, kind))

@@ -124,7 +124,7 @@ def test_it_adds_workers_while_items_are_slow(tmp_path, monkeypatch):
     file = tmp_path / "pace"
     set_pace(file, 0.0)
     said = []
-    source = dataset_source(Items(file), context=make_context(BATCH, 2, "thread"))
+    source = dataset_source(Items(file), context=make_context(BATCH, 2, "process"))
     loader, tuning = loader_over(source, LOADERS["prefetch"], said.append)
     with closing(loader):
         trained_until(loader, lambda: not tuning.decisions, 3 * LOOK_S)
