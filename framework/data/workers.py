@@ -303,7 +303,7 @@ class Workers:
             fix = "look at memory and /dev/shm, or set workers.kind=thread"
             raise ResourceError(102, where, what, fix) from error
 
-    def _results(self, loader: DataLoader[Any]) -> Generator[Timed]:
+    def _results(self, loader: Any) -> Generator[Timed]:
         since = time.monotonic()
         end = threading.Event()
 
