@@ -28,7 +28,7 @@ from paceline_examples.drawn_lines import drawn_lines
 from paceline_examples.noisy_waves import noisy_waves
 from paceline_examples.photo_shapes import CLASSES, detect_scenes, segment_scenes
 
-from framework.cli.palette import COLORS, OF_SPAN
+from framework.cli.pages import COLORS, OF_SPAN
 from framework.contracts.span import SPANS
 from framework.input.digits_input import DIGITS
 from framework.media.label_map import label_colors

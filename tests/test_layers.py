@@ -75,11 +75,11 @@ HOMES = {
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
     "matplotlib": {
-        "cli/palette.py",
+        "cli/pages.py",
         "commands/report/charts.py",
         "commands/evaluate/evaluation_pages.py",
     },
-    "jinja2": {"cli/page_template.py"},
+    "jinja2": {"cli/pages.py"},
     "rich": {"system/safe_text.py", "sink/console.py", "cli", "commands"},
 }
 

@@ -9,8 +9,7 @@ import torch
 from hydra import compose
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from framework.cli.hydra_app import resolved
-from framework.cli.hydra_session import hydra_session
+from framework.cli.hydra_session import hydra_session, resolved
 from framework.config import schema as settings
 from framework.config.prepare_data import prepare
 from framework.contracts.span import SPANS

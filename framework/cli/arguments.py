@@ -1,23 +1,24 @@
-"""The words of a command line."""
+"""The words of a command line. Every command loads this file, so it imports nothing large."""
 
 import json
 import os
 import re
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from framework.errors import ConfigError
 
-TAKES_VALUE = (
-    *("--cfg", "-c", "--config-dir", "-cd", "--explain", "--package", "-p"),
-    *("--info", "-i"),
-)
+if TYPE_CHECKING:
+    from framework.config.rule import Rule
+
+CONFIG_DIR = ("--config-dir", "-cd")
+TAKES_VALUE = (*CONFIG_DIR, "--cfg", "-c", "--explain")
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")
 TEXTS = ("select", "input.select", "where")  # expressions, whatever letters these hold
-# blocks whose name stands for their first key
-SHORT = {"init": "weights"}
-# choices of a group that have a key of their own
-PLACED = {"data.val_transform": "transform@data.val_transform"}
+SHORT = {"init": "weights"}  # blocks whose name stands for their first key
+PLACED = {"data.val_transform": "transform@data.val_transform"}  # choices with a key of their own
 # blocks of the user's, which need no + although no file has their names
 _NAMED = re.compile(r"(metrics|watchers)(\.\w+)?=\{")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
@@ -25,15 +26,29 @@ _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
 _UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
 
 
-def option(arguments: list[str], *names: str) -> str | None:
+def option(arguments: Sequence[str], *names: str) -> str | None:
     """Return the value of ``--name value`` or ``--name=value``."""
     for number, word in enumerate(arguments):
-        for name in names:
-            if word == name and number + 1 < len(arguments):
-                return arguments[number + 1]
-            if word.startswith(f"{name}="):
-                return word.split("=", 1)[1]
+        if word in names and number + 1 < len(arguments):
+            return arguments[number + 1]
+        name, equals, value = word.partition("=")
+        if equals and name in names:
+            return value
     return None
+
+
+def config_dir_of(arguments: Sequence[str]) -> str | None:
+    """Return the folder that ``--config-dir`` names. ConfigError C104 if there is none."""
+    config_dir = option(arguments, *CONFIG_DIR)
+    if config_dir and not Path(config_dir).is_dir():
+        fix = "give a folder that holds recipes/NAME.yaml"
+        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", fix)
+    return config_dir or None
+
+
+def config_flags(config_dir: str | None) -> list[str]:
+    """Return ``--config-dir`` and its value, for a command to type; nothing without a folder."""
+    return [] if config_dir is None else ["--config-dir", config_dir]
 
 
 def quoted(value: str) -> str:
@@ -52,9 +67,7 @@ def block_words(value: Any) -> str:
         return f"[{', '.join(map(block_words, value))}]"
     if isinstance(value, str):
         is_word = re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII) is not None
-        if is_word and value.lower() not in MEANINGS:
-            return value
-        return quoted(value)
+        return value if is_word and value.lower() not in MEANINGS else quoted(value)
     return json.dumps(value)
 
 
@@ -70,8 +83,8 @@ def literal(word: str) -> str:
     if key in PLACED and value == "null":
         return f"~{PLACED[key]}"
     if key in PLACED and re.match(r"[\w,]+$", value):
-        word = f"{PLACED[key]}={value}"
         key = PLACED[key]
+        word = f"{key}={value}"
     if not equals or not _KEY.fullmatch(key) or key in NOT_HYDRAS or os.path.exists(word[:4096]):
         return word
     if key in TEXTS and value and not value.startswith(("$", "'", '"')):
@@ -98,35 +111,31 @@ def long_word(word: str) -> str:
     return f"{key}.{SHORT[key]}={value}"
 
 
-def plain_words(arguments: list[str]) -> list[str]:
-    """Return what a command is about, such as a store's path: neither options nor overrides.
-
-    The name of an existing file is no override, even with ``=`` in it.
-    """
-    return [word for word in without_options(arguments) if "=" not in word or os.path.exists(word)]
-
-
-def plain_words_alone(arguments: list[str], key: str) -> list[str]:
-    """Return the plain words, which take the place of ``key``. ConfigError C100 beside ``key=``."""
-    plain = plain_words(arguments)
-    if plain and any(word.startswith(f"{key}=") for word in arguments if word not in plain):
-        raise ConfigError(100, " ".join(plain), f"stands beside {key}=", "give one or the other")
-    return plain
+def without_options(arguments: Sequence[str]) -> list[str]:
+    """Return the words that are neither options nor options' values."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return [w for before, w in pairs if not w.startswith("-") and before not in TAKES_VALUE]
 
 
 def with_store(arguments: list[str], command: str, key: str = "store") -> list[str]:
     """Return the words with ``store=`` for the plain word, which is the path of a store.
 
-    ``key`` may be another key of a path. ConfigError C100 for several plain words. ``-sc``
-    completes words, and is left alone.
+    A plain word is neither an option nor an override, or the name of a file. ``key`` may be another
+    key of a path. ``-sc`` completes words, and is left alone.
+
+    Raises:
+        ConfigError: C100 for several plain words, or for one beside ``key=``.
     """
     if arguments[:1] == ["-sc"]:
         return arguments
-    plain = plain_words_alone(arguments, key)
+    words = without_options(arguments)
+    plain = [word for word in words if "=" not in word or os.path.exists(word)]
+    overrides = [word for word in arguments if word not in plain]
+    if plain and any(word.startswith(f"{key}=") for word in overrides):
+        raise ConfigError(100, " ".join(plain), f"stands beside {key}=", "give one or the other")
     if len(plain) > 1:
         fix = f"{command} one at a time"
         raise ConfigError(100, " ".join(plain), f"names more than one {key}", fix)
-    overrides = [word for word in arguments if word not in plain]
     return [*overrides, *(f"{key}={quoted(word)}" for word in plain)]
 
 
@@ -135,7 +144,45 @@ def with_output(arguments: list[str]) -> list[str]:
     return [re.sub(r"^output=", "output.path=", word) for word in arguments]
 
 
-def without_options(arguments: list[str]) -> list[str]:
-    """Return the words that are neither options nor options' values."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    return [w for before, w in pairs if not w.startswith("-") and before not in TAKES_VALUE]
+class CommandWords(NamedTuple):
+    """A command line.
+
+    Attributes:
+        own: The texts of the command's keys.
+        others: All other words, in order, without ``--config-dir``.
+        config_dir: The folder that ``--config-dir`` names.
+    """
+
+    own: dict[str, str]
+    others: list[str]
+    config_dir: str | None
+
+
+def split_words(arguments: Sequence[str], keys: Collection[str]) -> CommandWords:
+    """Separate words ``key=value`` with a key in ``keys`` from the others. ConfigError C104."""
+    own: dict[str, str] = {}
+    others: list[str] = []
+    for previous, word in zip(["", *arguments], arguments, strict=False):
+        key, equals, value = word.partition("=")
+        if equals and key in keys:
+            own[key] = value
+        elif key not in CONFIG_DIR and previous not in CONFIG_DIR:
+            others.append(word)
+    return CommandWords(own, others, config_dir_of(arguments))
+
+
+def read_keys(own: Mapping[str, str], rules: Mapping[str, "Rule"]) -> dict[str, Any]:
+    """Return the values of a command's keys. Raise the ConfigError of a key's rule."""
+    return {key: rules[key].read(key, text) for key, text in own.items()}
+
+
+def check_output(path: str | None, number: int) -> None:
+    """Raise the ConfigError of this number if no file can be written to ``output=``."""
+    if path is None:
+        return
+    place = Path(path).absolute()
+    if not place.parent.is_dir():
+        fix = "make the folder, or choose another path"
+        raise ConfigError(number, f"output = {path}", "its folder does not exist", fix)
+    if place.is_dir():
+        raise ConfigError(number, f"output = {path}", "is a folder", "give the name of a file")

@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.allowed import Grant, allowed_targets
 from framework.cli.explain import explained
-from framework.cli.hydra_app import resolved
-from framework.cli.hydra_session import hydra_session
+from framework.cli.hydra_session import hydra_session, resolved
 from framework.cli.precedence import DATA_PATHS, last
 from framework.config import schema
 from framework.config.targets import check_targets, with_folds, with_functions

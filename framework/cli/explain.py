@@ -1,7 +1,4 @@
-"""Explain a command line: an exception of Hydra's in one line, and what sets a key (``--explain``).
-
-The line names the nearest key or choice.
-"""
+"""Explain a command: the page of ``--help``, an error of Hydra's in one line, what sets a key."""
 
 import re
 import shlex
@@ -21,11 +18,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli import precedence
 from framework.cli.arguments import quoted
-from framework.cli.help import groups_of
 from framework.cli.hydra_session import hydra_session
-from framework.config.paths import CONF
+from framework.config.paths import CONF, ROOT
 from framework.config.signature import static_signature
-from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean, listed, say
+from framework.errors import (
+    ConfigError,
+    PacelineError,
+    ResourceError,
+    did_you_mean,
+    listed,
+    printable,
+    say,
+)
 from framework.system.extras import pip_install
 
 T = TypeVar("T")
@@ -36,9 +40,84 @@ UNKNOWN_KEY = re.compile(
 )
 # Where the path belongs that is given as a choice by mistake.
 PATH_KEYS = {"data": "data.train", "input": "input.path", "output": "output.path"}
-
 # Plugins of Hydra, and the extra that has each.
 PLUGINS = {"optuna": "optuna", "ray": "ray", "submitit_local": "slurm", "submitit_slurm": "slurm"}
+HEADER = """usage: paceline {command} [group=choice] [key=value] ...
+
+  -m                a sweep: every combination of comma-separated values (key=a,b)
+  --help            this page; with group=choice also the keys of that choice
+  --cfg job         print the configuration and stop
+  --cfg job --resolve     print the configuration with every ${{...}} resolved
+  --explain KEY     print what sets KEY, or each key below it: a file or a word of the command line
+  --config-dir DIR  also offer your own choices: DIR/recipes/NAME.yaml, DIR/model/NAME.yaml, ...
+"""
+
+
+def help_text(command: str, config_dir: str | None, arguments: Sequence[str] = ()) -> str:
+    """Return every group, which is a folder of files, every choice with its file's first comment,
+    the keys of the command, and the keys of every choice that ``arguments`` name.
+    """
+    parts = [HEADER.format(command=command)]
+    keys_of_choices: list[str] = []
+    for group, defaults in _groups(command).items():
+        files: dict[str, Path] = {}
+        for folder in (ROOT, CONF, config_dir):
+            if folder is not None:
+                paths = sorted(filter(Path.is_file, Path(folder, group).glob("*.yaml")))
+                files |= {path.stem: path for path in paths}
+        if not files:
+            continue
+        texts = {name: path.read_text("utf-8", "replace") for name, path in files.items()}
+        width = max(map(len, files))
+        lines = [
+            f"  {name:{width}}  {_first_comment(text)}{' (default)' * (name in defaults)}"
+            for name, text in texts.items()
+        ]
+        parts.append("\n".join([group, *lines, ""]))
+        named: dict[str, None] = {}  # by the words: two for ``sink=[console,jsonl]``
+        for word in arguments:
+            key, _, value = word.lstrip("+").partition("=")
+            if key == group:
+                named |= dict.fromkeys(each.strip(" '\"") for each in value.strip("[]").split(","))
+        for name in named:
+            if name in texts:
+                keys_of_choices.append(_keys_of_choice(group, name, texts[name]))
+            elif name not in ("", "null"):
+                hint = did_you_mean(name, list(texts))
+                keys_of_choices.append(f"\n{group}={printable(name)}: no such choice{hint}")
+    # the block between ``# keys`` and ``hydra:``
+    text = (CONF / f"{command}.yaml").read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
+    keys = [f"  {line}" for line in text.split("\nhydra:", 1)[0].splitlines() if line.strip()]
+    return "\n".join([*parts, "keys", *keys, *keys_of_choices])
+
+
+def _keys_of_choice(group: str, name: str, text: str) -> str:
+    """Return the keys of a choice with their comments, below a title such as ``optim=adam``."""
+    title = f"\n{group}={name}"
+    lines = text.splitlines()
+    keys = [line for line in lines if line.strip() and not line.startswith(("#", "_target_:"))]
+    if not keys:
+        return f"{title}: has no keys"
+    shown = [printable(line) for line in keys]
+    # The keys of a recipe are top-level. The keys of any other choice belong to its group.
+    if "# @package _global_" not in lines:
+        shown = [f"{group}:", *(f"  {line}" for line in shown)]
+    return "\n".join([f"{title}: {_first_comment(text)}", *(f"  {line}" for line in shown)])
+
+
+def _first_comment(text: str) -> str:
+    for line in text.splitlines():
+        if line.startswith("#") and not line.startswith("# @package"):
+            return printable(line[1:].strip())
+    return ""
+
+
+def _groups(command: str) -> dict[str, list[str]]:
+    """Return the groups in the order of the defaults list, each with its default choices."""
+    lines = (CONF / f"{command}.yaml").read_text(encoding="utf-8").splitlines()
+    entries = [line[4:] for line in lines if line.startswith("  - ") and ":" in line]
+    pairs = [entry.split(":") for entry in entries if "override" not in entry]
+    return {group.strip(): re.findall(r"\w+", choices) for group, choices in pairs}
 
 
 @contextmanager
@@ -73,14 +152,15 @@ def explain(
         return _unknown_choice(command, choice[1], config_dir)
     if match := UNKNOWN_KEY.search(text):
         key = match[1]
-        if "@" not in key or key.startswith(("+", "~")):
-            name = key.lstrip("+~").split("@")[0]
-            return unknown_key(command, arguments, name, config_dir, own_keys)
-        fix = f"put a + before it: +{key}=CHOICE"
-        return ConfigError(102, key, "is not there to be replaced", fix)
+        if "@" in key and not key.startswith(("+", "~")):
+            fix = f"put a + before it: +{key}=CHOICE"
+            return ConfigError(102, key, "is not there to be replaced", fix)
+        name = key.lstrip("+~").split("@")[0]
+        return unknown_key(command, arguments, name, config_dir, own_keys)
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
         text = f"{type(error).__name__} {text}"
     what = " ".join(f"{text} {error.__cause__ or ''}".split())[:300]
+    fix = "correct the words, or the files that they name"
     parser = OverridesParser.create()
     for word in arguments:
         key, sign, value = word.partition("=")
@@ -90,14 +170,13 @@ def explain(
             if not parser.parse_override(word).is_sweep_override():
                 continue
         fix = f"to give it as text, quote the value: {shlex.quote(f'{key}={quoted(value)}')}"
-        return ConfigError(100, f"paceline {command}", what, fix)
-    fix = "correct the words, or the files that they name"
+        break
     return ConfigError(100, f"paceline {command}", what, fix)
 
 
 def _unknown_choice(command: str, name: str, config_dir: str | None) -> PacelineError:
     group, _, choice = name.partition("/")
-    if group not in groups_of(CONF / f"{command}.yaml"):  # hydra/launcher
+    if group not in _groups(command):  # hydra/launcher
         group, _, choice = name.rpartition("/")
     if not group:
         return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
@@ -122,16 +201,19 @@ def unknown_key(
     own_keys: Sequence[str] = (),
 ) -> ConfigError:
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
+    groups = _groups(command)
     config = _chosen(command, arguments, config_dir)
-    groups = groups_of(CONF / f"{command}.yaml")
     known = [*groups, *_flat(config)] if config else []
-    if key in known:
-        return _known_key(arguments, key, config_dir, known)
-    group = key.split(".", maxsplit=1)[0]
-    if choices := _choices_with(group, key) if group in groups else []:
-        words = " or ".join(f"{group}={name}" for name in choices)
-        fix = f"choose {words}, which {'has' if len(choices) == 1 else 'have'} it"
-        return ConfigError(102, key, f"the chosen {group} has no such key", fix)
+    if key in known:  # it takes no such value
+        return _known_key(arguments, key, known)
+    group = key.partition(".")[0]
+    if group in groups:
+        files = sorted((CONF / group).glob("*.yaml"))
+        blocks = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
+        if having := [name for name in blocks if key in _flat(blocks[name], f"{group}.")]:
+            words = " or ".join(f"{group}={name}" for name in having)
+            fix = f"choose {words}, which {'has' if len(having) == 1 else 'have'} it"
+            return ConfigError(102, key, f"the chosen {group} has no such key", fix)
     place, _, name = key.rpartition(".")
     block: Any = config
     for part in place.split("."):
@@ -153,6 +235,19 @@ def unknown_key(
     return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
 
 
+def _known_key(arguments: list[str], key: str, known: Sequence[str]) -> ConfigError:
+    changes = [word for word in arguments if word.startswith(("+", "~"))]
+    if any(re.split("[=@]", word.lstrip("+~"))[0] == key for word in changes):
+        what = "is there, and has another value than the line says"
+        return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
+    if any(word.startswith(f"{key}={{") for word in arguments):
+        what = "the block there lacks one of the keys"
+        return ConfigError(102, key, what, f"put ++ before it: ++{key}={{NAME: VALUE}}")
+    # as data=a.h5, where a command has the block data and not the group
+    below = [name for name in known if name.startswith(f"{key}.")]
+    return ConfigError(102, key, "is a block of keys", f"give {listed(below)}")
+
+
 def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
     """Return our choices of a group, and the user's."""
     options = _asked(command, lambda loader: loader.get_group_options(group), config_dir, [])
@@ -161,27 +256,7 @@ def known_choices(command: str, group: str, config_dir: str | None) -> list[str]
 
 def known_keys(command: str, arguments: list[str], config_dir: str | None) -> list[str]:
     """Return the groups and dotted keys of a command, with the typed choices if they compose."""
-    config = _chosen(command, arguments, config_dir)
-    return [*groups_of(CONF / f"{command}.yaml"), *_flat(config)] if config else []
-
-
-def _known_key(
-    arguments: list[str], key: str, config_dir: str | None, known: Sequence[str]
-) -> ConfigError:
-    """Return the ConfigError C102 for a key that is there, but takes no such value."""
-    changes = [word for word in arguments if word.startswith(("+", "~"))]
-    if any(re.split("[=@]", word.lstrip("+~"))[0] == key for word in changes):
-        what = "is there, and has another value than the line says"
-        return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
-    if any(word.startswith(f"{key}={{") for word in arguments):
-        what = "the block there lacks one of the keys"
-        return ConfigError(102, key, what, f"put ++ before it: ++{key}={{NAME: VALUE}}")
-    if config_dir is not None and Path(config_dir, *key.split(".")).is_dir():
-        what = "is also a folder of configurations, in which Hydra looks for the value"
-        return ConfigError(102, key, what, f"rename the folder {key} of --config-dir")
-    # as data=a.h5, where a command has the block data and not the group
-    below = [name for name in known if name.startswith(f"{key}.")]
-    return ConfigError(102, key, "is a block of keys", f"give {listed(below)}")
+    return [*_groups(command), *_flat(_chosen(command, arguments, config_dir))]
 
 
 def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[str, Any]:
@@ -189,9 +264,8 @@ def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[
 
     It is empty if nothing composes.
     """
-    groups = groups_of(CONF / f"{command}.yaml")
     pairs = [word for word in arguments if "=" in word and "," not in word]
-    chosen = [word for word in pairs if word.split("=")[0] in groups]
+    chosen = [word for word in pairs if word.split("=")[0] in _groups(command)]
 
     def composed(_: ConfigLoader) -> dict[str, Any]:
         try:
@@ -216,13 +290,6 @@ def _asked(
             return ask(hydra.config_loader)
     except Exception:  # noqa: BLE001
         return otherwise
-
-
-def _choices_with(group: str, key: str) -> list[str]:
-    """Return our choices of a group that have the key."""
-    files = sorted((CONF / group).glob("*.yaml"))
-    blocks = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
-    return [choice for choice, block in blocks.items() if key in _flat(block, f"{group}.")]
 
 
 def _flat(node: Any, prefix: str = "") -> list[str]:
@@ -256,10 +323,8 @@ def print_origins(command: str, arguments: list[str], key: str, config_dir: str 
             place = override.key_or_group
             if not loader.is_group(place) and not place.startswith("hydra."):
                 given = None if override.is_sweep_override() else override.value()
-                word = str(override.input_line)
-                origins += [
-                    (leaf, word, value, "") for leaf, value in precedence.leaves(given, place)
-                ]
+                for leaf, value in precedence.leaves(given, place):
+                    origins.append((leaf, str(override.input_line), value, ""))
     node: Any = OmegaConf.to_container(config)
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:

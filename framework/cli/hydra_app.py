@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
-from framework.cli.arguments import TAKES_VALUE, option, without_options
-from framework.cli.explain import explain, print_origins
-from framework.cli.guard import IsSweep, count_references_anew
-from framework.cli.help import help_text
-from framework.cli.hydra_session import hydra_session, stamp
+from framework.cli.arguments import TAKES_VALUE, config_dir_of, option, without_options
+from framework.cli.explain import explain, help_text, print_origins
+from framework.cli.hydra_session import IsSweep, hydra_session, stamp
 from framework.cli.signals import reader_has_gone
 from framework.errors import ConfigError, PacelineError, did_you_mean
 from framework.system.stopping import undone
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
 Task = Callable[[DictConfig], int]
 Result = Callable[[DictConfig], float | None]
-INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 FLAGS = ("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", "--resolve")
 
 
@@ -35,11 +31,7 @@ class JobFailed(Exception):
     """A job of a sweep failed in another process of a launcher, and has printed why."""
 
 
-def no_result(config: DictConfig) -> None:
-    """Return nothing to a sweeper."""
-
-
-def run_app(command: str, arguments: list[str], task: Task, result: Result = no_result) -> int:
+def run_app(command: str, arguments: list[str], task: Task, result: Result = lambda _: None) -> int:
     """Compose ``conf/<command>.yaml`` and run the task on it, or on every job of a sweep.
 
     Args:
@@ -54,13 +46,10 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
     Raises:
         ConfigError: For what Hydra cannot compose.
     """
-    config_dir = option(arguments, "--config-dir", "-cd")
     if "--help" in arguments or "-h" in arguments:
-        print(help_text(command, Path(config_dir) if config_dir else None, arguments))
+        print(help_text(command, option(arguments, "--config-dir", "-cd"), arguments))
         return 0
-    if config_dir and not Path(config_dir).is_dir():
-        fix = "give a folder that holds recipes/NAME.yaml"
-        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", fix)
+    config_dir = config_dir_of(arguments)
     key = option(arguments, "--explain")
     if key is not None or "--explain" in arguments:
         return print_origins(command, without_options(arguments), key or "", config_dir)
@@ -123,9 +112,7 @@ def _parsed(arguments: list[str]) -> Namespace:
     one_of.add_argument("--multirun", "-m", action="store_true")
     one_of.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
     one_of.add_argument("--shell-completion", "-sc", action="store_true")
-    one_of.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
     parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd")
     args = parser.parse_intermixed_args(arguments)
     if args.resolve and args.cfg is None:
@@ -137,11 +124,9 @@ def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
     """Do what the options ask for: print, complete, run, or sweep."""
     words: list[str] = args.overrides
     if args.cfg:
-        hydra.show_cfg(name, words, args.cfg, args.package, args.resolve)
+        hydra.show_cfg(name, words, args.cfg, None, args.resolve)
     elif args.shell_completion:
         hydra.shell_completion(name, words)
-    elif args.info:
-        hydra.show_info(args.info, name, words)
     elif args.multirun or not _was_run(hydra, name, words, job):
         if "RANK" in os.environ:
             # The first job would meet the other ranks, and the second would wait for them forever.
@@ -166,28 +151,21 @@ def _was_run(hydra: "Hydra", name: str, words: list[str], job: Any) -> bool:
         raise
     except Exception:
         # Hydra refuses ``a=1,2`` for a single run before it reads the file that asks for a sweep.
-        has_composed = not loader.expects_run
+        if not loader.expects_run:  # it has composed
+            raise
         loader.expects_run = False
-        if has_composed or not _is_sweep(loader, name, words):
+        config = None
+        with suppress(Exception):  # of composing: the first error says what is wrong
+            overrides = OverridesParser.create().parse_overrides(words)
+            if any(override.is_sweep_override() for override in overrides):
+                mode = RunMode.MULTIRUN
+                config = loader.load_configuration(
+                    name, words, mode, validate_sweep_overrides=False
+                )
+        if config is None or config.hydra.mode != RunMode.MULTIRUN:
             raise
         return False
     return True
-
-
-def _is_sweep(loader: Any, name: str, words: list[str]) -> bool:
-    """Return whether words with several values belong to a sweep that a file asks for."""
-    try:
-        overrides = OverridesParser.create().parse_overrides(words)
-        if not any(override.is_sweep_override() for override in overrides):
-            return False
-        config = loader.load_configuration(
-            name, words, RunMode.MULTIRUN, validate_sweep_overrides=False
-        )
-    except PacelineError:
-        raise
-    except Exception:  # noqa: BLE001  # composing it again for the run says what is wrong
-        return False
-    return config.hydra.mode == RunMode.MULTIRUN
 
 
 @contextmanager
@@ -216,26 +194,3 @@ def _without_new_folders(command: str, arguments: list[str]) -> Generator[None]:
     except Exception:
         remove(None)
         raise
-
-
-def resolved(config: DictConfig) -> dict[str, Any]:
-    """Return plain values.
-
-    Raises:
-        ConfigError: C103 names every key that must be given, C104 a reference that leads nowhere.
-    """
-    count_references_anew()
-    try:
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
-            fix = f"add {' '.join(f'{key}=...' for key in missing)}"
-            raise ConfigError(103, ", ".join(missing), "must be given", fix)
-        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        where = error.full_key or "config"
-        what = " ".join(str(error.msg or error).split())
-        raise ConfigError(104, where, what, "correct the interpolation") from error
-    except RecursionError as error:
-        what = "references to references without end"
-        raise ConfigError(104, "config", what, "name the last of them") from error
-    return {str(key): value for key, value in plain.items()}

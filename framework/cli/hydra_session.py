@@ -1,31 +1,71 @@
-"""Hydra with our folders, our resolvers and the guard, for as long as one command needs it."""
+"""Hydra with our folders and resolvers, and what files may tell it: docs/design/0012-guard.md."""
 
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import yaml
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigSource
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, ListConfig, Node, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from hydra.types import RunMode
+from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from framework.cli.guard import RECIPES, SCHEME, CheckedFolder, GuardedLoader, set_users_folder
+from framework.cli import precedence
+from framework.cli.arguments import long_word
 from framework.cli.options import time_stamp
-from framework.config.paths import CONF, ROOT
+from framework.config.paths import CONF, ROOT, is_below
+from framework.errors import ConfigError
 from framework.system.run_dir import note, redacted
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
 
+SCHEME = "paceline"
+RECIPES = "paceline"  # the provider of our recipes
+MOST_BYTES = 64 << 10  # Hydra reads a file of this size, twice, in less than a second
+HEADER_CHARACTERS = 512  # as many as Hydra searches for "# @package"
+# libyaml is 20 times as fast, but not every installation has it.
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The keys of Hydra that a file may set, and their values. What Hydra calls, imports, exports or
+# hands to a cluster's shell comes from the command line.
+BELOW = (
+    r"(?!/)(?![\s\S]*\.\.)([^$\x00-\x1f]|\$\{(now|stamp|slug):[%\w:-]*\}|\$\{hydra\.job\.num\})+"
+)
+WORDS = r"[\w.:=\-\[\]', ]*"
+FROM_FILES = {
+    r"mode|job\.name": WORDS,
+    r"job\.chdir": r"False",
+    r"verbose|(job|hydra)_logging\.root\.level": r"\w+",
+    r"run\.dir|sweep\.dir|sweep\.subdir": BELOW,
+    r"sweeper\.params\.(?!.*hydra).*": r".*",
+    r"sweeper\.(direction|max_batch_size|n_jobs|n_trials|study_name)(\.\d+)?": WORDS,
+    r"launcher\.(array_parallelism|cpus_per_task|gpus_per_node|gres|mem_gb|nodes|partition"
+    r"|tasks_per_node|timeout_min)": WORDS,
+    r"launcher\.ray\.(init\.(include_dashboard|num_cpus)|remote\.(num_cpus|num_gpus))": WORDS,
+}
+OWN = ("overrides.", "runtime.", "job.config_name", "job.override_dirname")  # of the composition
+# OmegaConf has no limit on what it resolves, and ten lines of YAML can ask for a terabyte.
+MOST_REFERENCES = 1000
+MOST_CHARACTERS = 1 << 20
+RESOLVE = Container.resolve_parse_tree
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
+
+_read: list[str] = []  # what the present composition has read, the newest last
+_resolved = {"references": 0, "characters": 0}  # since a configuration was begun
+
+stamp = cache(time_stamp)  # of this command
 
 
 class SearchFolders(SearchPathPlugin):
@@ -46,47 +86,42 @@ class SearchFolders(SearchPathPlugin):
 def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hydra"]:
     """Start Hydra for ``conf/<command>.yaml``; ``hydra.compose`` works inside the block.
 
-    Args:
-        command: The name of the job.
-        config_dir: The user's folder of groups and recipes.
+    ``config_dir`` is the user's folder of groups and recipes.
     """
     plugins = Plugins.instance()
-    if SearchFolders not in plugins.discover(SearchPathPlugin):
-        plugins.register(SearchFolders)
-    if CheckedFolder not in plugins.discover(ConfigSource):
-        plugins.register(CheckedFolder)
+    for plugin, kind in ((SearchFolders, SearchPathPlugin), (CheckedFolder, ConfigSource)):
+        if plugin not in plugins.discover(kind):
+            plugins.register(plugin)
     stamp.cache_clear()
     # The value is fixed now, for the processes to which a launcher sends the resolver.
     now = stamp()
     OmegaConf.register_new_resolver("stamp", lambda: now, replace=True)
-    OmegaConf.register_new_resolver("slug", slug, replace=True)
-    OmegaConf.register_new_resolver("oc.env", read_environment, replace=True)
-    OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
+    OmegaConf.register_new_resolver("slug", _slug, replace=True)
+    OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
+    OmegaConf.register_new_resolver("oc.decode", _decode, replace=True)
     SearchFolders.config_dir = config_dir
-    set_users_folder(config_dir)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = GuardedLoader(hydra.config_loader, config_dir is not None)
+        loader = GuardedLoader(hydra.config_loader.get_search_path())
+        loader.has_users_folder = config_dir is not None
+        hydra.config_loader = loader
         yield hydra
 
 
-stamp = cache(time_stamp)  # of this command
-
-
-def slug(text: str) -> str:
+def _slug(text: str) -> str:
     """Return ``text`` as part of a directory's name: only harmless letters, at most 120."""
     return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120]
 
 
-def read_environment(key: str, *default: Any) -> Any:
+def _read_environment(key: str, *default: Any) -> Any:
     """Resolve ``${oc.env:NAME}``, and keep the value out of the files of runs."""
     note([key])
     return oc.env(key, *default)
 
 
-def decode(text: Any, _parent_: Any, _node_: Node) -> Any:
+def _decode(text: Any, _parent_: Any, _node_: Node) -> Any:
     """Resolve ``${oc.decode:...}``. No block comes from the environment: its keys name files."""
     value = oc.decode(text, _parent_, _node_)
     if isinstance(value, dict | DictConfig) and redacted(text) != text:
@@ -125,5 +160,259 @@ def as_written(config: DictConfig) -> dict[str, Any]:
     try:
         return plain(config)
     finally:
-        OmegaConf.register_new_resolver("oc.env", read_environment, replace=True)
-        OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
+        OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
+        OmegaConf.register_new_resolver("oc.decode", _decode, replace=True)
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Return plain values.
+
+    Raises:
+        ConfigError: C103 names every key that must be given, C104 a reference that leads nowhere.
+    """
+    _count_references_anew()
+    try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            fix = f"add {' '.join(f'{key}=...' for key in missing)}"
+            raise ConfigError(103, ", ".join(missing), "must be given", fix)
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        where = error.full_key or "config"
+        what = " ".join(str(error.msg or error).split())
+        raise ConfigError(104, where, what, "correct the interpolation") from error
+    except RecursionError as error:
+        what = "references to references without end"
+        raise ConfigError(104, "config", what, "name the last of them") from error
+    return {str(key): value for key, value in plain.items()}
+
+
+class CheckedFolder(ConfigSource):
+    """Hydra's plugin for the folder of ``paceline://FOLDER``."""
+
+    @staticmethod
+    def scheme() -> str:
+        return SCHEME
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Read one file and apply the rules of precedence to it.
+
+        Raises:
+            ConfigError: C114 for more than 64 KiB, C115 for what is no YAML or has an alias, C117
+                for a name outside the folder, C206 if the file hides one of the user's.
+        """
+        file_name = self._normalize_file_name(config_path)
+        path = os.path.normpath(self._place(file_name))
+        inside = path.startswith(os.path.join(os.path.normpath(self.path), ""))
+        if not inside or not self._is_offered(config_path):
+            what = "leads out of the folders of configurations"
+            raise ConfigError(117, config_path, what, "give a name inside them")
+        if not os.path.exists(path):
+            raise ConfigLoadError(f"Config not found : {path}")
+        hidden = os.path.join(SearchFolders.config_dir or self.path, file_name)
+        if os.path.isfile(hidden) and not os.path.samefile(hidden, path):
+            what = "has the name of a file of Paceline, which Hydra reads instead"
+            raise ConfigError(206, hidden, what, "rename it")
+        _read.append(config_path)
+        try:
+            text = _text_of(path)
+            config: Any = OmegaConf.load(StringIO(text))
+            header = self._get_header_dict(text[:HEADER_CHARACTERS])
+            precedence.edit(config_path, path, header["package"] == "_global_", config)
+        except (yaml.YAMLError, RecursionError, ValueError, OSError) as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"{path}, line {mark.line + 1}" if mark else path
+            problem = (getattr(error, name, None) for name in ("problem", "strerror"))
+            words = " ".join(str(next(filter(None, problem), error)).split())[:200]
+            what = f"not YAML that can be read ({words or type(error).__name__})"
+            raise ConfigError(115, where, what, "correct the file") from error
+        return ConfigResult(self.provider, self.full_path(), config, header)
+
+    def available(self) -> bool:
+        return self.is_group("")
+
+    def is_group(self, config_path: str) -> bool:
+        return self._is_offered(config_path) and os.path.isdir(self._place(config_path))
+
+    def is_config(self, config_path: str) -> bool:
+        path = self._place(self._normalize_file_name(config_path))
+        return self._is_offered(config_path) and os.path.isfile(path)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        names: list[str] = []
+        for name in os.listdir(self._place(config_path)):
+            path = os.path.join(config_path, name)
+            self._list_add_result(names, path, name, results_filter)
+        return sorted(set(names))
+
+    def _is_offered(self, name: str) -> bool:
+        """Return whether configurations may lie at ``name``: code lies beside our recipes."""
+        folder, *below = name.split("/")
+        is_recipe = folder in ("", "recipes")
+        return ".." not in (folder, *below) and (self.provider != RECIPES or is_recipe)
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+
+def _text_of(path: str) -> str:
+    """Read a YAML file without aliases, which can stand for any number of values in a few lines."""
+    with open(path, "rb") as file:
+        text = file.read(MOST_BYTES + 1).decode("utf-8-sig")
+    for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            where = f"{path}, line {event.start_mark.line + 1}"
+            what = f"an alias, *{event.anchor}"
+            raise ConfigError(115, where, what, "write the value out, or refer to a key by ${...}")
+    if len(text) > MOST_BYTES:
+        fix = "no configuration needs that: keep data in files of their own"
+        raise ConfigError(114, path, f"has more than {MOST_BYTES:,} bytes", fix)
+    return text
+
+
+def _count_references_anew() -> None:
+    """Install the limit on references, and count from zero for another configuration."""
+    Container.resolve_parse_tree = _limited
+    _resolved.update(references=0, characters=0)
+
+
+def _limited(self: Container, parse_tree: Any, node: Any, *more: Any, **options: Any) -> Any:
+    """Resolve one text with references, or say that there are too many."""
+    _resolved["references"] += 1
+    value: Any = None
+    if _resolved["references"] <= MOST_REFERENCES:
+        value = RESOLVE(self, parse_tree, node, *more, **options)
+    # The text counts too: it may hold thousands of references that resolve to nothing.
+    texts = [text for text in (node._value(), value) if isinstance(text, str)]  # noqa: SLF001
+    _resolved["characters"] += sum(map(len, texts))
+    for kind, most in (("references", MOST_REFERENCES), ("characters", MOST_CHARACTERS)):
+        if _resolved[kind] > most:
+            raise InterpolationResolutionError(f"expands to more than {most:,} {kind}")
+    return value
+
+
+class IsSweep(Exception):
+    """A configuration that was composed for a single run asks for a sweep."""
+
+
+class GuardedLoader(ConfigLoaderImpl):
+    """Hydra's loader of configurations, with the rules of precedence and checks of the result.
+
+    Launchers send it to other processes, so it can be pickled.
+
+    Attributes:
+        has_users_folder: Whether files may be read that are not ours.
+        expects_run: Whether the next configuration is that of a single run. If it asks for a sweep,
+            IsSweep is raised.
+    """
+
+    has_users_folder = False
+    expects_run = False
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """Compose.
+
+        ConfigError C117 for endless defaults, C125 for what a file may not tell Hydra.
+        """
+        _count_references_anew()
+        words = self.typed(overrides)
+        expected: dict[str, Any] | None = None
+        if self.has_users_folder:
+            # Hydra's own keys as they are without files of others. Only the command line has words
+            # about Hydra: a run.json and the parameters of a file's sweep may have none.
+            precedence.begin(None, (), self.is_group)
+            own = [word for word in words if "hydra" in word.partition("=")[0]]
+            expected = _leaves(super().load_configuration(config_name, own, RunMode.MULTIRUN))
+        composition = precedence.begin(config_name, words, self.is_group)
+        try:
+            config = super().load_configuration(
+                config_name, words, run_mode, from_shell, validate_sweep_overrides
+            )
+        except RecursionError as error:
+            what = "lists of defaults that lead back to themselves"
+            fix = "take the entry out that leads back"
+            raise ConfigError(117, " -> ".join(_read[-3:]), what, fix) from error
+        if expected is not None:
+            _check_hydra(config, expected, words)
+        if config_name is not None:
+            precedence.drop_replaced(config, self, config_name, words)
+        precedence.tell(composition.notes)
+        if self.expects_run:
+            self.expects_run = False
+            if config.hydra.mode == RunMode.MULTIRUN:
+                raise IsSweep
+        return config
+
+    def load_sweep_config(
+        self, master_config: DictConfig, sweep_overrides: list[str]
+    ) -> DictConfig:
+        words = [*master_config.hydra.overrides.hydra, *sweep_overrides]
+        name = master_config.hydra.job.config_name
+        config = self.load_configuration(name, words, RunMode.RUN)
+        # The time of the sweep is the time of its jobs.
+        OmegaConf.copy_cache(from_config=master_config, to_config=config)
+        return config
+
+    def typed(self, words: Sequence[str]) -> list[str]:
+        """Return the overrides as Hydra takes them.
+
+        ConfigError C125 for a search path, which Hydra would read and import without our checks.
+        """
+        for word in words:
+            if word.lstrip("+~").startswith("hydra.searchpath"):
+                fix = "give the folder as --config-dir DIR"
+                raise ConfigError(125, word, "would be read without any check", fix)
+        return precedence.without_null([long_word(word) for word in words], self.is_group)
+
+    def is_group(self, name: str) -> bool:
+        """Return whether ``name`` is a group of choices."""
+        return any(source.is_group(name) for source in self.get_sources())
+
+    def get_group_options(
+        self,
+        group_name: str,
+        results_filter: ObjectType | None = ObjectType.CONFIG,
+        config_name: str | None = None,
+        overrides: list[str] | None = None,
+    ) -> list[str]:
+        words = self.typed(overrides or [])
+        return super().get_group_options(group_name, results_filter, config_name, words)
+
+    def compute_defaults_list(
+        self, config_name: str | None, overrides: list[str], run_mode: RunMode
+    ) -> Any:
+        return super().compute_defaults_list(config_name, self.typed(overrides), run_mode)
+
+
+def _leaves(config: DictConfig) -> dict[str, Any]:
+    hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    return dict(precedence.leaves(hydra, ""))
+
+
+def _check_hydra(config: DictConfig, expected: dict[str, Any], words: list[str]) -> None:
+    """Compare Hydra's own keys with what they are without files. ConfigError C125."""
+    given = _leaves(config)
+    overrides = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
+    if len(overrides) > len(words):
+        given["overrides"] = overrides
+    for key in sorted({*given, *expected}):
+        value = given.get(key)
+        if value != expected.get(key) and not key.startswith(OWN) and not may_set(key, value):
+            what = f"set by a file to {str(value)[:80]}, which a file must not tell Hydra"
+            fix = "remove it, or give it on the command line"
+            raise ConfigError(125, f"hydra.{key}", what, fix)
+
+
+def may_set(key: str, value: Any) -> bool:
+    """Return whether a file may set a key of Hydra's to a value."""
+    allowed = [values for name, values in FROM_FILES.items() if re.fullmatch(name, key)]
+    if BELOW in allowed and not is_below(str(value).partition("${")[0] + "x"):
+        return False
+    return any(re.fullmatch(values, str(value)) for values in allowed)

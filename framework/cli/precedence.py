@@ -1,11 +1,8 @@
 """Which setting wins if files and words set the same key; ``docs/configuration.md`` has the rule.
 
-A choice replaces everything that weaker layers set for its group. The layers, from weak to strong,
-are the defaults, a recipe's own bases, the recipe, and the command line. Files are edited while
-Hydra reads them, so every command, sweep and ``--cfg job`` sees the same result.
-
-A typed block with another ``_target_`` replaces the block below it, as a choice does. Hydra merges
-the two, which would give arguments of one class to another.
+Files are edited while Hydra reads them, so every command, sweep and ``--cfg job`` sees the same. A
+typed block with another ``_target_`` replaces the block below it, as a choice does. Hydra would
+give the arguments of one class to another.
 """
 
 import os
@@ -31,26 +28,17 @@ TARGET = "_target_"
 
 
 class File(NamedTuple):
-    """A configuration file as it was read.
-
-    Attributes:
-        path: The file.
-        content: Its plain values.
-        reasons: Dotted key -> why the file's value does not count.
-    """
+    """A configuration file as it was read."""
 
     path: str
-    content: dict[str, Any]
-    reasons: dict[str, str]
+    content: dict[str, Any]  # plain values
+    reasons: dict[str, str]  # dotted key -> why the file's value does not count
 
 
 class Composition:
     """The words of one composition, and the files it has read.
 
-    Args:
-        command: The command's name; None to edit no file.
-        words: The overrides.
-        is_group: Whether a key is a group of choices.
+    ``command`` is None to edit no file, and ``is_group`` says whether a key is a group of choices.
     """
 
     def __init__(
@@ -129,7 +117,7 @@ class Composition:
 
 
 _composition = Composition(None)
-_told: set[tuple[int, str]] = set()
+_told: set[str] = set()
 
 
 def begin(
@@ -142,15 +130,14 @@ def begin(
 
 
 def last() -> Composition:
-    """Return the last composition."""
     return _composition
 
 
 def tell(lines: Sequence[str]) -> None:
     """Print notes on standard error, each once per process."""
     for note in lines:
-        if (os.getpid(), note) not in _told:
-            _told.add((os.getpid(), note))
+        if note not in _told:
+            _told.add(note)
             say(f"note: {note}", sys.stderr)
 
 
@@ -167,15 +154,17 @@ def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> l
     return words
 
 
+def _place(group: str, package: str | None) -> str:
+    """Return the dotted key of a choice's block."""
+    if package is None:
+        return group.replace("/", ".")
+    return package.removeprefix("_global_.")
+
+
 def default_recipes() -> list[str]:
     """Return the recipes that ``paceline train`` uses if nothing about data is typed."""
     primary: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{TRAIN}.yaml"))
     return [entry["recipes"] for entry in primary["defaults"] if "recipes" in entry]
-
-
-def typed_for_train(words: Sequence[str]) -> Composition:
-    """Return what ``words`` mean as overrides of ``paceline train``."""
-    return Composition(TRAIN, words)
 
 
 def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
@@ -183,21 +172,18 @@ def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
 
     Together with words that name data, the same words would no longer use the recipe.
     """
-    before = typed_for_train(words)
+    before = Composition(TRAIN, words)
     is_named = "recipes" in before.keys or before.without_recipe is not None
-    if is_named or not typed_for_train(later).data_keys:
+    if is_named or not Composition(TRAIN, later).data_keys:
         return list(words)
     return [*(f"recipes={name}" for name in default_recipes()), *words]
 
 
 def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
-    """Remove from the file just read what a stronger layer replaces.
+    """Remove from ``config``, which was read from ``path``, what a stronger layer replaces.
 
-    Args:
-        config_path: Hydra's name for the file, such as ``recipes/digits``.
-        path: The file.
-        is_global: Whether its keys stand at the top of the configuration.
-        config: Its content.
+    ``config_path`` is Hydra's name for the file, such as ``recipes/digits``, and ``is_global`` says
+    whether its keys stand at the top of the configuration.
     """
     name = config_path.removesuffix(".yaml")
     if not isinstance(config, DictConfig) or _composition.command is None:
@@ -272,22 +258,12 @@ def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{where}.{name}" if where else str(name))
 
 
-def _place(group: str, package: str | None) -> str:
-    """Return the dotted key of a choice's block."""
-    if package is None:
-        return group.replace("/", ".")
-    return package.removeprefix("_global_.")
-
-
 def _ancestors(name: str) -> Iterator[str]:
     """Yield the recipes that are made of the recipe ``name``, the nearest first."""
     waiting = [name]
-    seen = {name}
-    while waiting:
-        below = waiting.pop(0)
+    for below in waiting:
         for above, defaults in _composition.recipes.items():
-            if above not in seen and below in _bases_of(above, defaults):
-                seen.add(above)
+            if above not in waiting and below in _bases_of(above, defaults):
                 waiting.append(above)
                 yield above
 
@@ -309,9 +285,7 @@ def _bases_of(name: str, defaults: Any) -> set[str]:
         for choice in list(value) if isinstance(value, ListConfig) else [value]:
             path = group if value is None else f"{group}/{choice}"
             # A leading slash means the top; other paths begin at the recipe's own folder.
-            whole = path.lstrip("/")
-            if not path.startswith("/"):
-                whole = os.path.join(os.path.dirname(name), path)
+            whole = path[1:] if path.startswith("/") else f"{os.path.dirname(name)}/{path}"
             bases.add(os.path.normpath(whole).removesuffix(".yaml"))
     return bases
 

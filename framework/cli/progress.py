@@ -1,20 +1,22 @@
-"""Pack stores with a progress bar, and print what was made."""
+"""Pack stores with a progress bar, and print what was made; bars for other work."""
 
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from framework.config.prepare_data import packed_from_others, prepare
 from framework.contracts.records import notes_of
 from framework.data.classes import is_numbered
 from framework.errors import listed, printable, say
 from framework.pack.pack_store import pack
-from framework.pack.packing import Packed, Packing, PackProgress
+from framework.pack.packing import OnProgress, Packed, Packing, PackProgress
 from framework.system.safe_text import SafeConsole
 
 
@@ -80,24 +82,11 @@ def show_packing(packing: Packing, num_workers: int | None = None) -> Packed:
 
 
 @contextmanager
-def progress_bar(name: str) -> Generator[Any, None, None]:
-    """Yield the console and a function that takes a PackProgress.
-
-    The bar is drawn on a terminal only, and removed at the end.
-    """
-    console = SafeConsole(stderr=True)
-    bar = Progress(
-        TextColumn("{task.fields[phase]} {task.description}", markup=False),
-        BarColumn(),
-        TextColumn(
-            "{task.completed}/{task.total}  {task.fields[rate]:,.0f} records/s  "
-            "{task.fields[mb]:,.1f} MB"
-        ),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+def progress_bar(name: str) -> Generator[tuple[Console, OnProgress]]:
+    """Yield the console and a function that draws the bar of a phase, on a terminal."""
+    figures = "{task.completed}/{task.total}  {task.fields[rate]:,.0f} records/s  "
+    figures += "{task.fields[mb]:,.1f} MB"
+    bar = _bar("{task.fields[phase]} {task.description}", TextColumn(figures))
     phase, began, before = "", 0.0, 0  # and the time and the records at its beginning
     with bar:
         task = bar.add_task(name, total=None, mb=0.0, rate=0.0, phase="preparing")
@@ -116,4 +105,25 @@ def progress_bar(name: str) -> Generator[Any, None, None]:
                 phase=phase,
             )
 
-        yield console, tell
+        yield bar.console, tell
+
+
+@contextmanager
+def counted_bar(words: str, total: int | None = None) -> Generator[Callable[..., None]]:
+    """Yield a function that takes ``completed``, ``advance`` or ``total`` of counted work."""
+    with _bar("{task.description}", MofNCompleteColumn()) as bar:
+        yield partial(bar.update, bar.add_task(printable(words), total=total))
+
+
+def _bar(words: str, figures: Any) -> Progress:
+    """Return a bar that is drawn on a terminal only, and removed at the end."""
+    console = SafeConsole(stderr=True)
+    return Progress(
+        TextColumn(words, markup=False),
+        BarColumn(),
+        figures,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

@@ -6,9 +6,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from framework.cli.allowed import Grant, allowed_targets, granted
-from framework.cli.hydra_app import resolved, run_app
+from framework.cli.hydra_app import run_app
+from framework.cli.hydra_session import resolved
 from framework.cli.outcome import RunOutcome, told
-from framework.cli.units import plural
+from framework.cli.tables import plural
 from framework.config.paths import SUFFIXES
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets

@@ -8,8 +8,7 @@ from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
-from framework.cli.hydra_app import resolved
-from framework.cli.hydra_session import hydra_session
+from framework.cli.hydra_session import hydra_session, resolved
 from framework.config.build import build
 from framework.order.draws import draws
 

@@ -10,12 +10,12 @@ from hydra.core.object_type import ObjectType
 from omegaconf import Container, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
-from framework.cli.guard import (
+from framework.cli.hydra_session import (
     MOST_BYTES,
     MOST_REFERENCES,
     RESOLVE,
     CheckedFolder,
-    count_references_anew,
+    _count_references_anew,
 )
 from framework.errors import ConfigError
 from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
@@ -144,7 +144,7 @@ KNOWN = "cfec8e7464e2603b42a94ebc78f9ba6adf8357a3e12b225cf3d5c7dd33cf61f6"
 
 @pytest.fixture
 def limited():
-    count_references_anew()
+    _count_references_anew()
 
 
 def test_the_method_of_omegaconf_that_is_replaced_is_the_known_one():
@@ -154,7 +154,7 @@ def test_the_method_of_omegaconf_that_is_replaced_is_the_known_one():
 
 def test_references_are_limited_once(limited):
     once = Container.resolve_parse_tree
-    count_references_anew()
+    _count_references_anew()
     assert Container.resolve_parse_tree is once
 
 
@@ -182,7 +182,7 @@ def test_references_are_counted_for_each_configuration():
     config = OmegaConf.create({"a": "x", **{f"b{number}": "${a}" for number in range(600)}})
     assert MOST_REFERENCES < 1200
     for _ in range(2):
-        count_references_anew()
+        _count_references_anew()
         OmegaConf.to_container(config, resolve=True)
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.help import help_text
+from framework.cli.explain import help_text
 from tests.cli.command import paceline
 
 

@@ -12,9 +12,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from framework.cli.guard import GuardedLoader, may_set
-from framework.cli.hydra_app import resolved, run_app
-from framework.cli.hydra_session import hydra_session, slug, stamp
+from framework.cli.hydra_app import run_app
+from framework.cli.hydra_session import GuardedLoader, hydra_session, may_set, resolved, stamp
 from framework.errors import ConfigError
 from framework.system.run_dir import read_json
 from tests.cli.command import is_one_error_line, paceline, refusal_of
@@ -63,7 +62,8 @@ def test_a_command_has_one_stamp():
     ids=ascii,
 )
 def test_the_directory_of_a_job_stays_in_its_sweep(name):
-    folder = f"0-{slug(f'source={name}')}"
+    with hydra_session("train"):
+        folder = OmegaConf.create({"a": "0-${slug:${b}}", "b": f"source={name}"}).a
     assert os.path.basename(os.path.normpath(folder)) == folder
     os.mkdir(folder)
 

@@ -133,12 +133,6 @@ def test_a_block_with_the_name_of_a_group_is_answered_with_its_keys():
     assert line.endswith("give data.val")
 
 
-def test_a_key_with_the_name_of_a_users_folder_is_answered_with_the_folder():
-    Path("mine/run").mkdir(parents=True)
-    line = str(unknown_key("evaluate", ["run=a"], "run", "mine"))
-    assert "rename the folder run of --config-dir" in line
-
-
 def test_looking_for_the_nearest_key_prints_no_notes_about_recipes(capsys):
     assert "no such key" in str(unknown_key("train", ["optim=rmsprop"], "nonsense", None))
     assert capsys.readouterr().err == ""

@@ -10,10 +10,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from framework.cli.allowed import VARIABLE, Grant, allowed_targets, granted
 from framework.cli.arguments import (
     block_words,
+    check_output,
     literal,
     option,
-    plain_words_alone,
     quoted,
+    split_words,
+    with_store,
 )
 from framework.commands.bench.bench import axes_of
 from framework.errors import ConfigError
@@ -32,11 +34,38 @@ def test_an_option_has_the_value_behind_it(words, value):
     assert option(words, "--name", "-n") == value
 
 
-def test_a_plain_word_is_refused_beside_the_key_that_it_stands_for():
-    assert plain_words_alone(["a.h5", "workers=3"], "stores") == ["a.h5"]
-    assert plain_words_alone(["stores=[a.h5]"], "stores") == []
+def test_a_plain_word_stands_for_a_key_and_is_refused_beside_it():
+    assert with_store(["a.h5", "n=3"], "pack") == ["n=3", 'store="a.h5"']
+    assert with_store(["stores=[a.h5]"], "pack", "stores") == ["stores=[a.h5]"]
     with pytest.raises(ConfigError, match=r"C100.*a\.h5: stands beside stores="):
-        plain_words_alone(["a.h5", "stores=[b.h5]"], "stores")
+        with_store(["a.h5", "stores=[b.h5]"], "pack", "stores")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["a=1", "loader=plain", "-m", "a=2", "a"],
+            ({"a": "2"}, ["loader=plain", "-m", "a"], None),
+        ),
+        (["--config-dir", ".", "x=1"], ({}, ["x=1"], ".")),
+        (["-cd", ".", "x=1"], ({}, ["x=1"], ".")),
+        (["--config-dir=.", "x=1"], ({}, ["x=1"], ".")),
+    ],
+    ids=["keys", "long", "short", "joined"],
+)
+def test_the_keys_of_a_command_and_the_config_dir_are_no_overrides(arguments, words):
+    assert split_words(arguments, ["a", "b"]) == words
+
+
+@pytest.mark.parametrize(
+    ("path", "what"), [("no/new.json", "does not exist"), ("there", "is a folder"), ("", "folder")]
+)
+def test_an_output_that_cannot_be_a_file_is_refused(path, what):
+    Path("there").mkdir()
+    check_output("there/new.json", 191)
+    with pytest.raises(ConfigError, match=f"C191.*{what}"):
+        check_output(path, 191)
 
 
 @pytest.mark.parametrize("value", ["", 'a"b', "a\\b", 'a\\"b', "a\\", "{[(,$", "Größe (1)"])

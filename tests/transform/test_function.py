@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hydra import compose
 
-from framework.cli.hydra_app import resolved
-from framework.cli.hydra_session import hydra_session
+from framework.cli.hydra_session import hydra_session, resolved
 from framework.config.build import build
 from framework.errors import ConfigError
 from framework.transform.function import FunctionTransform

@@ -18,12 +18,12 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from framework.cli.allowed import Grant, granted
+from framework.cli.arguments import CONFIG_DIR, CommandWords, read_keys, split_words
 from framework.cli.compose_config import composed
-from framework.cli.counted_bar import counted_bar
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session, stamp
-from framework.cli.own_keys import CONFIG_DIR, CommandWords, read_keys, split_words
-from framework.cli.units import plural, rate
+from framework.cli.progress import counted_bar
+from framework.cli.tables import plural, rate
 from framework.commands.bench.bench_lines import (
     SCHEMA,
     Bench,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from framework.cli.print_table import print_table
-from framework.cli.units import rate
+from framework.cli.tables import print_table, rate
 from framework.contracts.span import waiting_share
 from framework.errors import ConfigError, say
 from framework.measure.statistics import median, spread_share

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from framework.cli.print_table import print_table
-from framework.cli.units import rate
+from framework.cli.tables import print_table, rate
 from framework.commands.bench.bench_lines import (
     DOES_NOT_RUN,
     Bench,

@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from framework.cli.allowed import granted
-from framework.cli.arguments import option
+from framework.cli.arguments import check_output, option, read_keys, split_words
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
-from framework.cli.own_keys import check_output, read_keys, split_words
 from framework.cli.precedence import with_recipe_said
 from framework.config.paths import CONF
 from framework.config.rule import Rule

@@ -5,9 +5,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from framework.cli.own_keys import config_flags
-from framework.cli.print_table import print_table
-from framework.cli.units import plural
+from framework.cli.arguments import config_flags
+from framework.cli.tables import plural, print_table
 from framework.commands.diagnose.try_advice import Applied, Diagnosis
 from framework.diagnosis.facts import Facts, RankFacts
 from framework.diagnosis.findings import TrainWords, Verdict, advice_lines, sync_lines

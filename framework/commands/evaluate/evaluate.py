@@ -13,7 +13,8 @@ from rich.table import Table
 
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import with_output, with_store
-from framework.cli.hydra_app import resolved, run_app
+from framework.cli.hydra_app import run_app
+from framework.cli.hydra_session import resolved
 from framework.cli.outcome import RunOutcome, spans_table, told
 from framework.cli.start_rank import begin_rank
 from framework.config.rule import check_known, check_values, option_rules

@@ -11,8 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from framework.cli.page_template import rendered
-from framework.cli.palette import styled
+from framework.cli.pages import rendered, styled
 from framework.commands.evaluate.evaluation import Summary
 from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_run import SavedRun

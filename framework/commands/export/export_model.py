@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor
 
 from framework import __version__
-from framework.cli.units import size
+from framework.cli.tables import size
 from framework.commands.export.export import CARD, FORMATS, ExportOptions, check_free
 from framework.commands.export.export_formats import (
     Exportable,

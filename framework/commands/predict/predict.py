@@ -9,9 +9,10 @@ from omegaconf import DictConfig
 
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import with_output, with_store
-from framework.cli.hydra_app import resolved, run_app
+from framework.cli.hydra_app import run_app
+from framework.cli.hydra_session import resolved
 from framework.cli.outcome import RunOutcome, told
-from framework.cli.units import plural
+from framework.cli.tables import plural
 from framework.config.rule import check_known, check_values, option_rules
 from framework.config.signature import static_signature
 from framework.config.targets import check_targets
@@ -104,8 +105,7 @@ def _input(
 def _show(prediction: Any) -> RunOutcome:
     import torch  # noqa: PLC0415
 
-    from framework.cli.counted_bar import counted_bar  # noqa: PLC0415
-    from framework.cli.progress import print_notes  # noqa: PLC0415
+    from framework.cli.progress import counted_bar, print_notes  # noqa: PLC0415
     from framework.commands.predict.prediction_job import predict  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
 

@@ -64,7 +64,7 @@ def _replay(arguments: list[str], options: ReplayOptions, folder: Path) -> RunOu
 
 def replay_here(job: "RankedJob") -> RunOutcome:
     """Replay in this process. Only rank 0 writes and prints."""
-    from framework.cli.counted_bar import counted_bar  # noqa: PLC0415
+    from framework.cli.progress import counted_bar  # noqa: PLC0415
     from framework.commands.replay.show_replay import show_replay  # noqa: PLC0415
     from framework.commands.replay.step_again import RunAgain  # noqa: PLC0415
 

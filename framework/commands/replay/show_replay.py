@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from framework.cli.print_table import print_table
-from framework.cli.units import plural
+from framework.cli.tables import plural, print_table
 from framework.commands.replay.watched_steps import WatchedPass
 from framework.contracts.batch import tensors
 from framework.errors import ResourceError, printable, say
@@ -83,7 +82,7 @@ def as_pixels(images: Tensor) -> Tensor:
 
 
 def _page(summary: Summary, pictures: Mapping[str, Tensor]) -> str:
-    from framework.cli.page_template import rendered  # noqa: PLC0415  # needs jinja2
+    from framework.cli.pages import rendered  # noqa: PLC0415  # needs jinja2
 
     records: list[dict[str, Any]] = []
     for place, record in enumerate(summary["records"]):

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from framework.cli.palette import COLORS, INK, MUTED, OF_RUN, PAPER, of_run, of_span, styled
-from framework.cli.units import rate, seconds, share, time_unit, times
+from framework.cli.pages import COLORS, INK, MUTED, OF_RUN, PAPER, of_run, of_span, styled
+from framework.cli.tables import rate, seconds, share, time_unit, times
 from framework.commands.report.compare_runs import Look, Relative, looks
 from framework.commands.report.read_runs import WAITING, WORKERS, RecordedRun, is_validation
 from framework.contracts.span import ALL_SPANS, IDLE

@@ -8,7 +8,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from framework.cli.units import NONE, measured, plain, rate, seconds, share, size, times
+from framework.cli.tables import NONE, measured, plain, rate, seconds, share, size, times
 from framework.commands.report.compare_runs import (
     MACHINE,
     Difference,

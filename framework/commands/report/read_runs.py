@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from framework.cli.run_choices import typed_choices
-from framework.cli.units import plain, share
+from framework.cli.tables import plain, share
 from framework.contracts.span import ALL_SPANS, IDLE, LateRank, RankReport, RankSpan, waiting_share
 from framework.contracts.waits import slow_words
 from framework.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from framework.cli.options import option, run_options
 from framework.cli.outcome import RunOutcome
-from framework.cli.units import plural
+from framework.cli.tables import plural
 from framework.errors import ConfigError, PacelineError, say, words_of
 from framework.system.extras import needed
 from framework.system.stopping import message_if_stopped

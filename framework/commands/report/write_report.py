@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from framework.cli.page_template import rendered
+from framework.cli.pages import rendered
 from framework.commands.report.charts import Chart, draw_charts
 from framework.commands.report.compare_runs import Relative, differences, labels, relative
 from framework.commands.report.page_values import cards, machines, remarks, tables, together

@@ -13,9 +13,8 @@ import numpy as np
 
 from framework.cli.options import option, run_options
 from framework.cli.outcome import RunOutcome
-from framework.cli.print_table import print_table
 from framework.cli.run_choices import UNKNOWN, chosen, varying
-from framework.cli.units import plain, plural, seconds, size
+from framework.cli.tables import plain, plural, print_table, seconds, size
 from framework.commands.runs.listed_run import ListedRun, read_listed, run_dirs
 from framework.errors import ConfigError, did_you_mean, listed, say
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from framework.cli.allowed import names_no_server
-from framework.cli.units import plural
+from framework.cli.tables import plural
 from framework.commands.runs.listed_run import LOCK, ListedRun, read_listed, running_by
 from framework.errors import ConfigError, ResourceError, say
 from framework.sink.mlflow import NAME as MLFLOW

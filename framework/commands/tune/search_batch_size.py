@@ -13,11 +13,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from framework.cli.arguments import config_flags
 from framework.cli.outcome import RunOutcome
-from framework.cli.own_keys import config_flags
-from framework.cli.print_table import print_table
 from framework.cli.progress import pack_missing
-from framework.cli.units import rate
+from framework.cli.tables import print_table, rate
 from framework.commands.tune.search_reading import BURN_IN_S, print_busy
 from framework.errors import ResourceError, say
 from framework.measure.host import machine

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from framework.cli.arguments import config_flags
 from framework.cli.compose_config import composed
 from framework.cli.outcome import RunOutcome
-from framework.cli.own_keys import config_flags
-from framework.cli.precedence import default_recipes, typed_for_train
-from framework.cli.print_table import print_table
+from framework.cli.precedence import Composition, default_recipes
 from framework.cli.progress import pack_missing
-from framework.cli.units import plural, rate
+from framework.cli.tables import plural, print_table, rate
 from framework.errors import ConfigError, PacelineError, printable, say
 from framework.measure import statistics
 from framework.measure.host import machine, num_cores
@@ -440,7 +439,7 @@ def _percent(ratio: float) -> str:
 
 def base_recipes(words: Sequence[str]) -> list[str]:
     """Return the recipes that ``train`` uses with these words."""
-    bases = [] if typed_for_train(words).without_recipe else default_recipes()
+    bases = [] if Composition("train", words).without_recipe else default_recipes()
     for override in OverridesParser.create().parse_overrides(list(words)):
         if override.key_or_group == "recipes":
             value: Any = override.value() or []

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.allowed import Grant, granted
+from framework.cli.arguments import CONFIG_DIR, check_output, read_keys, split_words
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
-from framework.cli.own_keys import CONFIG_DIR, check_output, read_keys, split_words
 from framework.config.rule import Rule
 from framework.errors import ConfigError, did_you_mean
 

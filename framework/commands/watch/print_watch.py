@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from framework.cli.print_table import print_table
+from framework.cli.tables import print_table
 from framework.contracts.span import IDLE, shares
 from framework.diagnosis.facts import ScriptFacts
 from framework.diagnosis.findings import advice_lines, sync_lines

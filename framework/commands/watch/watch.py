@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, final
 
-from framework.cli.own_keys import check_output, read_keys
+from framework.cli.arguments import check_output, read_keys
 from framework.commands.watch.run_script import Script, end_like, run_script
 from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, did_you_mean, say

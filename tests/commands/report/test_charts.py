@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from framework.cli.palette import COLORS
+from framework.cli.pages import COLORS
 from framework.commands.report.charts import PNG_DPI, inlined, num_columns, thinned
 from framework.commands.report.read_runs import read_run
 from framework.system.run_dir import read_json

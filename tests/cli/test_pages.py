@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from framework.cli.palette import COLORS, OF_RUN, OF_SPAN
+from framework.cli.pages import COLORS, OF_RUN, OF_SPAN, rendered
 
 SEEN = {
     "all colors": np.eye(3),
@@ -76,3 +76,11 @@ def test_text_and_lines_stand_out_from_the_page(page):
     assert contrast(COLORS["muted"][page], paper) > 4.5
     assert contrast(COLORS["blue"][page], paper) > 4.5  # links
     assert all(contrast(COLORS[name][page], paper) > 2.2 for name in OF_RUN)
+
+
+def test_values_are_escaped_and_the_style_is_inside(tmp_path):
+    template = tmp_path / "page.html"
+    template.write_text("<style>{{ style }}</style><p>{{ name }}</p>")
+    html = rendered(template, name="<script>")
+    assert "<p>&lt;script&gt;</p>" in html
+    assert "font-family" in html

@@ -1,6 +1,7 @@
-"""Light and dark colors that people with color blindness can tell apart, and the style of charts.
+"""Pages of HTML that load nothing from elsewhere, and the colors and the style of their charts.
 
-A test compares the colors as people with each kind of color blindness see them.
+People with color blindness can tell the colors apart, light or dark: a test compares them as each
+kind of color blindness shows them.
 
 Source: M. Okabe and K. Ito, Color Universal Design, 2008. Purple and gray replace their yellow,
 which is hard to see on white, and their black.
@@ -10,8 +11,15 @@ import logging
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import jinja2
+from markupsafe import Markup
+
+from framework import __version__
+
+SHARED = Path(__file__).parent / "templates"  # the style, and what pages have in common
 # name: (on a light page, on a dark page). A chart finds the light colors in the text of its SVG,
 # so no two of them are equal.
 COLORS = {
@@ -93,3 +101,20 @@ def styled() -> Generator[None]:
     with mpl.rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """Return the HTML. Every value is escaped unless it is Markup."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([template.parent, SHARED]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template.name).render(
+        version=__version__,
+        colors=COLORS,
+        style=Markup((SHARED / "style.css").read_text(encoding="utf-8")),  # noqa: S704  # our own file
+        **values,
+    )

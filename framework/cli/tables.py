@@ -1,6 +1,13 @@
-"""Numbers as text: three significant digits and a unit. None and NaN durations are a dash."""
+"""Numbers as text, with three significant digits and a unit, and tables of them on a terminal."""
 
 import math
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.table import Table
+
+from framework.errors import printable
+from framework.system.safe_text import SafeConsole
 
 NONE = "\N{EN DASH}"
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -12,6 +19,9 @@ TIMES = (
     (1e-3, 1e-3, "ms"),
     (-math.inf, 1e-6, "µs"),
 )
+COLUMNS = 110  # without a terminal Rich wraps rows at 80 columns
+BORDERS = 3  # around a cell, beside one more for the whole row
+FOLDED = 8  # the narrowest that a column becomes whose cells may be folded
 
 
 def rate(value: float | None) -> str:
@@ -75,3 +85,38 @@ def measured(name: str, value: float | None) -> str:
     if name.endswith("_s") and not name.endswith("per_s"):
         return seconds(value)
     return plain(value)
+
+
+def print_table(
+    title: str,
+    left: Sequence[str],
+    right: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    last: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
+    """Print ``rows`` below the headings of columns. Texts that are too long are folded.
+
+    Args:
+        title: The line above the table.
+        left: The first columns, which are aligned to the left.
+        right: The next columns, which are aligned to the right, and never folded.
+        rows: The cells of each row. A short row has empty cells at its end.
+        last: The last columns, which are aligned to the left.
+        whole: Further columns that are not folded.
+    """
+    table = Table(title=title, title_justify="left")
+    for name in (*left, *right, *last):
+        if name in right:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold", no_wrap=name in whole)
+    for row in rows:
+        table.add_row(*map(printable, row))  # here, so that columns are as wide
+    width = 1
+    for column in table.columns:
+        longest = max(cell_len(str(text)) for text in (column.header, *column.cells))
+        width += BORDERS + (longest if column.no_wrap else min(longest, FOLDED))
+    console = SafeConsole()
+    console.width = max(console.width, COLUMNS, width)
+    console.print(table)

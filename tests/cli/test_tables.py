@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from framework.cli.units import (
+from framework.cli.tables import (
     seconds,
     size,
 )
