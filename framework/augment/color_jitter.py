@@ -13,11 +13,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.augment.labels import leaving_alone
-from framework.augment.normalize import Fields, fields_of, threads_for, unit
-from framework.augment.pixels import check_pictures
+from framework.augment.normalize import threads_for
+from framework.augment.pixels import Fields, PixelAugment, check_pictures, fields_of, unit
 from framework.contracts.batch import Batch
-from framework.contracts.data import AugmentTraits
 from framework.errors import ConfigError
 from framework.system.native import find
 
@@ -25,7 +23,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as in native/color_jitter.
 
 
 @final
-class ColorJitter(AugmentTraits):
+class ColorJitter(PixelAugment):
     """Random colors, always changed in the same order. torchvision shuffles the order per image.
 
     Images, integers or floats in [0, 1], become float32 in [0, 1], outside training too. Normalize
@@ -39,6 +37,7 @@ class ColorJitter(AugmentTraits):
 
     num_draws = 4
     exact = True
+    recolors = "changes the colors of"
 
     def __init__(
         self, field: Fields, brightness: float, contrast: float, saturation: float, hue: float
@@ -54,9 +53,6 @@ class ColorJitter(AugmentTraits):
         self.contrast = contrast
         self.saturation = saturation
         self.hue = hue
-
-    def with_labels(self, labels: Sequence[str]) -> "ColorJitter":
-        return leaving_alone(self, labels, "changes the colors of")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)

@@ -8,25 +8,30 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from framework.augment.flip import viewed, words
-from framework.augment.labels import inverted, moving
 from framework.augment.normalize import (
-    Fields,
     changed_at_once,
     check_statistics,
-    fields_of,
     normalized,
     scale_and_shift,
 )
-from framework.augment.pixels import PixelChange, by_operators, form_of, laid_out
+from framework.augment.pixels import (
+    Fields,
+    PixelAugment,
+    PixelChange,
+    by_operators,
+    fields_of,
+    form_of,
+    inverted,
+)
 from framework.contracts.batch import Batch
-from framework.contracts.data import AugmentTraits, chance
+from framework.contracts.data import chance
 
 PADDING_MODES = ("zeros", "reflect")
 Numbers = Sequence[float] | None
 
 
 @final
-class CropFlip(AugmentTraits):
+class CropFlip(PixelAugment):
     """Random shifts and mirror images in training; normalization always.
 
     Label maps move with the image. The black parts of the image are ``IGNORE``.
@@ -68,15 +73,8 @@ class CropFlip(AugmentTraits):
         self.flip = chance("flip", flip)
         self.mean = mean
         self.std = std
-        self.labels: tuple[str, ...] = ()
         self.reflects = padding_mode == "reflect" and padding > 0
         self.alternating = (2,) if alternate else ()
-
-    def with_labels(self, labels: Sequence[str]) -> "CropFlip":
-        return moving(self, labels)
-
-    def with_layout(self, layout: torch.memory_format) -> "CropFlip":
-        return laid_out(self, layout)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
@@ -122,47 +120,31 @@ def shifted(
         raise ValueError(f"{what}: choose a smaller padding, or padding_mode=zeros")
     if is_compiling():
         return by_operators(image, PixelChange(offsets, mirror, padding, reflects))
+    image = image.contiguous()
     side = -(-padding // 4) * 4  # keeps words whole; the cut begins later by what is too much
-    padded = _mirrored_and_padded(image.contiguous(), mirror, padding, side)
+    stop = side + width
+    source = words(image)  # uint8 pixels are mirrored and copied four at a time
+    word = width // source.shape[-1]  # pixels in one
+    padded = image.new_zeros(batch_size, channels, height + 2 * padding, width + 2 * side)
+    inner = padded.view(source.dtype)[..., padding : padding + height, side // word : stop // word]
+    mirrored = viewed(image.flip(-1), source.dtype)
+    torch.where(mirror.view(-1, 1, 1, 1), mirrored, source, out=inner)
     if reflects:
-        _reflect(padded, padding, side)
+        left = padded[..., side + 1 : side + 1 + padding]
+        right = padded[..., stop - 1 - padding : stop - 1]
+        padded[..., side - padding : side] = left.flip(-1)
+        padded[..., stop : stop + padding] = right.flip(-1)
+        # after the columns, so that the corners are filled, too
+        padded[..., :padding, :] = padded[..., padding + 1 : 2 * padding + 1, :].flip(-2)
+        padded[..., -padding:, :] = padded[..., -2 * padding - 1 : -padding - 1, :].flip(-2)
     rows, columns = padded.shape[2:]
     # the cut comes after the mirror here, so that its column counts from the other side
-    right = torch.where(mirror, 2 * padding - offsets[:, 1], offsets[:, 1])
+    begin = torch.where(mirror, 2 * padding - offsets[:, 1], offsets[:, 1])
     record = channels * rows * columns
     starts = torch.arange(side - padding, batch_size * record, record, device=image.device)
-    starts = starts.add_(offsets[:, 0], alpha=columns).add_(right)
+    starts = starts.add_(offsets[:, 0], alpha=columns).add_(begin)
     last_pixel = ((channels - 1) * rows + height - 1) * columns + width - 1  # of a window
     windows = padded.as_strided(
         (batch_size * record - last_pixel, channels, height, width), (1, rows * columns, columns, 1)
     )
     return windows.index_select(0, starts)
-
-
-def _mirrored_and_padded(image: Tensor, mirror: Tensor, padding: int, side: int) -> Tensor:
-    """Return the records with ``padding`` rows and ``side`` columns of zeros around them.
-
-    uint8 pixels are mirrored and copied four at a time.
-    """
-    batch_size, channels, height, width = image.shape
-    source = words(image)
-    unit = width // source.shape[-1]  # pixels in a word
-    padded = image.new_zeros(batch_size, channels, height + 2 * padding, width + 2 * side)
-    inner_rows = slice(padding, padding + height)
-    inner_columns = slice(side // unit, (side + width) // unit)
-    inside = padded.view(source.dtype)[:, :, inner_rows, inner_columns]
-    mirrored = viewed(image.flip(-1), source.dtype)
-    torch.where(mirror.view(-1, 1, 1, 1), mirrored, source, out=inside)
-    return padded
-
-
-def _reflect(padded: Tensor, padding: int, side: int) -> None:
-    """Fill the margins, ``padding`` wide, of images that lie ``side`` columns from the left."""
-    stop = padded.shape[-1] - side
-    left = padded[..., side + 1 : side + 1 + padding]
-    right = padded[..., stop - 1 - padding : stop - 1]
-    padded[..., side - padding : side] = left.flip(-1)
-    padded[..., stop : stop + padding] = right.flip(-1)
-    # after the columns, so that the corners are filled, too
-    padded[..., :padding, :] = padded[..., padding + 1 : 2 * padding + 1, :].flip(-2)
-    padded[..., -padding:, :] = padded[..., -2 * padding - 1 : -padding - 1, :].flip(-2)

@@ -3,13 +3,11 @@
 Source: Yun et al., "CutMix".
 """
 
-from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
-from framework.augment.labels import moving
 from framework.augment.mixup import BlendedTarget, partner
 from framework.augment.pixels import check_pictures
 from framework.contracts.batch import Batch
@@ -36,16 +34,20 @@ class CutMix(BlendedTarget):
 
     num_draws = 4
 
-    def with_labels(self, labels: Sequence[str]) -> "CutMix":
-        return moving(self, labels)
-
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
         if draws is None:
             return result
         check_pictures(batch[self.fields[0]])
         height, width = batch[self.fields[0]].shape[-2:]
-        taken = self._taken(draws, height, width)
+        half = 0.5 * (1 - self.curve(draws[:, 1])).sqrt()
+        half = torch.where(draws[:, 0] < self.probability, half, 0.0)
+        row = (draws[:, 2] * height).long()
+        column = (draws[:, 3] * width).long()
+        tall = (half * height).long()
+        wide = (half * width).long()
+        rows = inside(row - tall, row + tall, height)
+        taken = box(rows, inside(column - wide, column + wide, width))  # from the partner
         for name in (*self.fields, *self.labels):
             result[name] = torch.where(taken, partner(batch[name]), batch[name])
         if self.target in self.labels:
@@ -54,15 +56,3 @@ class CutMix(BlendedTarget):
         share = taken.sum((1, 2, 3)).to(torch.float32) * (1 / (height * width))
         result[self.target] = self.blended_target(batch, 1 - share)
         return result
-
-    def _taken(self, draws: Tensor, height: int, width: int) -> Tensor:
-        """Return the pixels that come from the partner: bool [B, 1, height, width]."""
-        half = 0.5 * (1 - self.curve(draws[:, 1])).sqrt()
-        half = torch.where(draws[:, 0] < self.probability, half, 0.0)
-        row = (draws[:, 2] * height).long()
-        column = (draws[:, 3] * width).long()
-        tall = (half * height).long()
-        wide = (half * width).long()
-        return box(
-            inside(row - tall, row + tall, height), inside(column - wide, column + wide, width)
-        )

@@ -1,16 +1,14 @@
 """Mirror images at random, or turn them upside down."""
 
-from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from framework.augment.labels import moving
-from framework.augment.normalize import Fields, fields_of
+from framework.augment.pixels import Fields, PixelAugment, fields_of
 from framework.contracts.batch import Batch
-from framework.contracts.data import AugmentTraits, chance
+from framework.contracts.data import chance
 
 
 def words(image: Tensor) -> Tensor:
@@ -49,7 +47,7 @@ def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
 
 
 @final
-class Flip(AugmentTraits):
+class Flip(PixelAugment):
     """Random mirror images, in training only. Label maps are flipped with the images.
 
     Attributes:
@@ -69,10 +67,6 @@ class Flip(AugmentTraits):
         self.flip = chance("flip", flip)
         self.flip_vertical = chance("flip_vertical", flip_vertical)
         self.alternating = (0, 1) if alternate else ()
-        self.labels: tuple[str, ...] = ()
-
-    def with_labels(self, labels: Sequence[str]) -> "Flip":
-        return moving(self, labels)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)

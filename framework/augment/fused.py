@@ -1,28 +1,56 @@
-"""Compile a training batch's random numbers and augmentation into few GPU kernels.
+"""Finish batches on the device: draw their random numbers, augment them, and compile both.
 
-Some forty operators become a handful of kernels that read each pixel once. By default, compilers
-round less often than the operators do: they fuse a product with a sum and approximate quotients.
-Torch has options against that. Exponentials and powers differ whatever the options, so only
-augments that are ``contracts.data.Exact`` are compiled. As a guard, the first batch of each shape
-is computed both ways, and any difference turns compiling off.
+Some forty operators become a handful of GPU kernels that read each pixel once. Compilers round less
+often than operators, unless options of torch forbid it; exponentials and powers differ anyway, so
+only augments that are ``exact`` are compiled. The first batch of each shape is computed both ways,
+and any difference turns compiling off.
 """
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch, tensors
+from framework.contracts.data import DRAW_KEYS, Augment, traits_of
 from framework.errors import words_of
+from framework.order.draws import DeviceDraws
 
-Finish = Callable[..., Batch]  # (batch, *the epoch's keys) -> the batch, augmented
+Keyed = Callable[..., Batch]  # (batch, *the epoch's keys) -> the batch, augmented
+Finish = Callable[[Batch, int], Batch]  # (batch, epoch) -> the augmented batch
 EXACT = {  # the first also keeps products apart from sums
     "emulate_precision_casts": True,
     "eager_numerics.division_rounding": True,
     "emulate_divison_rounding": True,  # the same in torch 2.10, spelled as it is there
 }
+
+
+def finish_with(
+    augment: Augment, seed: int, training: bool, fuses: bool, say: Callable[[str], None]
+) -> Finish:
+    """Return the function that augments a batch; without random numbers outside training.
+
+    ``fuses`` compiles it for training. ``say`` prints why that was not possible.
+    """
+    draws = DeviceDraws(seed, augment.num_draws, traits_of(augment).alternating)
+    is_random = training and draws.num_draws > 0
+
+    def plain(batch: Batch, *keys: Tensor) -> Batch:
+        numbers = None
+        drawn = batch["index"]
+        if DRAW_KEYS in batch:
+            batch = dict(batch)
+            drawn = batch.pop(DRAW_KEYS)
+        if is_random:
+            numbers = draws.of(drawn, *keys)
+        return augment(batch, numbers)
+
+    finish = Fused(plain, say) if training and fuses else plain
+    keys_of_epoch = lru_cache(maxsize=1)(draws.keys)
+    return lambda batch, epoch: finish(batch, *keys_of_epoch(epoch))
 
 
 @final
@@ -34,7 +62,7 @@ class Fused:
     seconds, and torch keeps the result on disk.
     """
 
-    def __init__(self, finish: Finish, tell: Callable[[str], None]) -> None:
+    def __init__(self, finish: Keyed, tell: Callable[[str], None]) -> None:
         from torch._inductor import list_options  # noqa: PLC0415  # takes seconds to load
 
         known = list_options()  # of this version of torch
@@ -44,7 +72,7 @@ class Fused:
             keywords["isolate_recompiles"] = True
         self._plain = finish
         self._tell = tell
-        self._fused: Finish | None = torch.compile(
+        self._fused: Keyed | None = torch.compile(
             finish, fullgraph=True, dynamic=False, options=options, **keywords
         )
         self._seen: set[tuple[Any, ...]] = set()
@@ -56,24 +84,18 @@ class Fused:
             self._end("is not possible with values that are no tensors")
             return self._plain(batch, *keys)
         kind = tuple((name, t.dtype, t.shape, t.stride()) for name, t in batch.items())
-        if kind not in self._seen:
-            self._seen.add(kind)
-            return self._first(self._fused, batch, *keys)
+        # The operators go first and cache what the compiler then finds.
+        plain = None if kind in self._seen else self._plain(batch, *keys)
+        self._seen.add(kind)
         try:
-            return self._fused(batch, *keys)
+            fused = self._fused(batch, *keys)
         except Exception as error:  # noqa: BLE001  # a compiler may raise anything
-            self._end(_failure(error))
-            return self._plain(batch, *keys)
-
-    def _first(self, fused: Finish, batch: Batch, *keys: Tensor) -> Batch:
-        """Run both. The operators go first and cache what the compiler then finds."""
-        plain = self._plain(batch, *keys)
-        try:
-            other = fused(batch, *keys)
-        except Exception as error:  # noqa: BLE001
-            self._end(_failure(error))
-            return plain
-        if different := [name for name in plain if not _same(plain[name], other[name])]:
+            what = words_of(error).partition("Set TORCHDYNAMO_VERBOSE")[0]
+            self._end(f"is not possible ({type(error).__name__}: {what})")
+            return self._plain(batch, *keys) if plain is None else plain
+        if plain is None:
+            return fused
+        if different := [name for name in plain if not _same(plain[name], fused[name])]:
             self._end(f"gives other numbers in {', '.join(different)}")
         return plain
 
@@ -81,11 +103,6 @@ class Fused:
         self._fused = None
         what = f"compiling the augmentation {reason}; it runs kernel by kernel"
         self._tell(f"note: compile=true: {what}")
-
-
-def _failure(error: Exception) -> str:
-    what = words_of(error).partition("Set TORCHDYNAMO_VERBOSE")[0]
-    return f"is not possible ({type(error).__name__}: {what})"
 
 
 def _same(plain: Tensor, fused: Tensor) -> bool:

@@ -1,29 +1,24 @@
 """A list of Kornia's augmentations, on the device, seeded from our draws.
 
 Kornia draws from torch's one random stream. So each record is done by itself, with that stream
-seeded from the record's draws and restored afterwards, and the host waits for the draws. It takes
-about 1 ms for each record and step (two cores of a Xeon, 32x32; 256 records of four steps: 1.2 s).
-With ``together``, a whole batch uses its first record's draws, which is 80 times faster. A record's
-change then depends on its batch, and another number of ranks learns something else. Our own
-augments have neither cost.
+seeded from its draws: about 1 ms per record and step. With ``together``, a whole batch uses its
+first record's draws, which is 80 times faster, but then a record's change depends on its batch.
 """
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
 
-from framework.augment.labels import inverted, moving
-from framework.augment.normalize import Fields, fields_of, unit
+from framework.augment.pixels import Fields, PixelAugment, fields_of, inverted, unit
 from framework.contracts.batch import Batch
-from framework.contracts.data import AugmentTraits
 from framework.errors import ResourceError
 from framework.system.extras import Step, make_step, pip_install
 
 
 @final
-class Kornia(AugmentTraits):
+class Kornia(PixelAugment):
     """Kornia's augmentations in training.
 
     A step of the ``pipeline`` is such as ``{name: RandomRotation, params: {degrees: 10.0}}``.
@@ -41,7 +36,6 @@ class Kornia(AugmentTraits):
         library = _import()
         self.fields = self.unit_fields = self.scaled_fields = fields_of(field)
         self.together = together
-        self.labels: tuple[str, ...] = ()
         kinds = {
             name: kind
             for name, kind in vars(library).items()
@@ -55,8 +49,8 @@ class Kornia(AugmentTraits):
         keys = ["input"] * len(self.fields)
         self.sequence = library.AugmentationSequential(*self.steps, data_keys=keys)
 
-    def with_labels(self, labels: Sequence[str]) -> "Kornia":
-        known = moving(self, labels)
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        known = super().with_labels(labels)
         keys = ["input"] * len(known.fields) + ["mask"] * len(known.labels)
         known.sequence = _import().AugmentationSequential(*self.steps, data_keys=keys)
         return known
@@ -73,25 +67,19 @@ class Kornia(AugmentTraits):
         return result
 
     def _changed(self, images: list[Tensor], draws: Tensor) -> list[Tensor]:
-        size = 1
-        if self.together:
-            size = len(draws)
+        size = len(draws) if self.together else 1
         devices = [draws.device] if draws.is_cuda else []
         parts: list[list[Tensor]] = []
         with torch.no_grad(), torch.random.fork_rng(devices):
-            for start, seed in zip(range(0, len(draws), size), _seeds(draws[::size]), strict=True):
+            high, low = (draws[::size] * 2.0**24).long().unbind(1)
+            seeds = ((high << 24) | low).tolist()  # of 48 bits, each from two draws of 24
+            for start, seed in zip(range(0, len(draws), size), seeds, strict=True):
                 torch.default_generator.manual_seed(seed)
                 if draws.is_cuda:
                     torch.cuda.manual_seed(seed)  # some augmentations draw on the device
                 part = self.sequence(*(image[start : start + size] for image in images))
                 parts.append([part] if isinstance(part, Tensor) else list(part))
         return [torch.cat(column) for column in zip(*parts, strict=True)]
-
-
-def _seeds(draws: Tensor) -> list[int]:
-    """Return seeds of 48 bits, each from two draws of 24."""
-    high, low = (draws * 2.0**24).long().unbind(1)
-    return ((high << 24) | low).tolist()
 
 
 def _import() -> Any:

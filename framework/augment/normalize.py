@@ -9,36 +9,12 @@ import torch
 from torch import Tensor
 from torch.compiler import assume_constant_result, is_compiling
 
-from framework.augment.labels import leaving_alone
-from framework.augment.pixels import PLAIN, PixelChange, PixelForm, form_of, laid_out, pixel_kernel
+from framework.augment import pixels
+from framework.augment.pixels import PLAIN, PixelAugment, PixelChange, PixelForm, pixel_kernel
 from framework.contracts.batch import Batch
-from framework.contracts.data import AugmentTraits
 from framework.system.native import find, num_threads
 
 SHARED = 1 << 16  # pixels from which threads share a batch
-Fields = str | Sequence[str]  # one field of the batch, or several that are changed alike
-
-
-def fields_of(field: Fields) -> tuple[str, ...]:
-    """Return the names that a configuration's ``field`` holds."""
-    return (field,) if isinstance(field, str) else tuple(field)
-
-
-def white_of(dtype: torch.dtype) -> int:
-    """Return the value of white: 1 for floats, 65535 for uint16, else 255."""
-    if dtype.is_floating_point:
-        return 1
-    if dtype == torch.uint16:
-        return 65535
-    return 255
-
-
-def unit(image: Tensor) -> Tensor:
-    """Return pixels as float32 in [0, 1]: uint8 over 255, uint16 over 65535, floats as they are."""
-    pixels = image.to(torch.float32)
-    if image.is_floating_point():
-        return pixels
-    return pixels.mul_(1 / white_of(image.dtype))
 
 
 def threads_for(pixels: int) -> int:
@@ -54,7 +30,7 @@ def scale_and_shift(
     """Return the factors on ``image``'s values, and what is then added: float32 [1 or C, 1, 1]."""
     if mean is None or std is None:
         return None, None
-    return _made_once(tuple(mean), tuple(std), white_of(image.dtype), image.device)
+    return _made_once(tuple(mean), tuple(std), pixels.white_of(image.dtype), image.device)
 
 
 @assume_constant_result  # in a compiled augmentation, too
@@ -68,12 +44,9 @@ def _made_once(
 def _scale_and_shift(
     mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    scale = [1 / (white * s) for s in std]
-    shift = [-m / s for m, s in zip(mean, std, strict=True)]
-    return (
-        torch.tensor(scale, device=device).view(-1, 1, 1),
-        torch.tensor(shift, device=device).view(-1, 1, 1),
-    )
+    scale = torch.tensor([1 / (white * s) for s in std], device=device)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
+    return scale.view(-1, 1, 1), shift.view(-1, 1, 1)
 
 
 def normalized(
@@ -81,9 +54,7 @@ def normalized(
 ) -> Tensor:
     """Return ``(pixel - mean) / std`` per channel, for pixels in [0, 1].
 
-    The product and the sum are kernels of their own that each round, so every device gives the
-    same result. One kernel for both (``addcmul``, batch norm) may round once, depending on the
-    compiler. The second pass works in place on cached memory and costs a tenth of the whole.
+    The product and the sum round separately, so every device gives the same result.
     """
     scale, shift = scale_and_shift(image, mean, std)
     result = changed_at_once(image, PixelChange(scale=scale, shift=shift), form)
@@ -95,10 +66,9 @@ def normalized(
 
 
 def changed_at_once(image: Tensor, change: PixelChange, form: PixelForm = PLAIN) -> Tensor | None:
-    """Cut, mirror and normalize uint8 images ([B, C, H, W]) in one pass of compiled code.
+    """Cut, mirror and normalize uint8 images ([B, C, H, W]) in one pass: in C, or on a GPU.
 
-    On the CPU ``native/crop_flip.c`` does it, on a GPU a Triton kernel. None if that is missing or
-    is not made for this input. The numbers are those of torch's operators.
+    None if compiled code is missing or is not made for this input. The numbers are the operators'.
     """
     # torch's compiler cannot look into ``find``, and makes one kernel of the operators.
     if is_compiling() or not change.fits(image):
@@ -137,7 +107,7 @@ def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) 
 
 
 @final
-class Normalize(AugmentTraits):
+class Normalize(PixelAugment):
     """Subtract the mean and divide by the deviation, in training and evaluation.
 
     ``mean`` and ``std`` hold a number per channel, or one for all, for pixels in [0, 1]. ``dtype``
@@ -146,21 +116,20 @@ class Normalize(AugmentTraits):
 
     num_draws = 0
     exact = True
+    recolors = "normalizes"
 
     def __init__(
-        self, field: Fields, mean: Sequence[float], std: Sequence[float], dtype: str = "float32"
+        self,
+        field: pixels.Fields,
+        mean: Sequence[float],
+        std: Sequence[float],
+        dtype: str = "float32",
     ) -> None:
         check_statistics(mean, std)
-        self.form = form_of(dtype)
-        self.fields = self.normalized_fields = fields_of(field)
+        self.form = pixels.form_of(dtype)
+        self.fields = self.normalized_fields = pixels.fields_of(field)
         self.mean = mean
         self.std = std
-
-    def with_labels(self, labels: Sequence[str]) -> "Normalize":
-        return leaving_alone(self, labels, "normalizes")
-
-    def with_layout(self, layout: torch.memory_format) -> "Normalize":
-        return laid_out(self, layout)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         images = {

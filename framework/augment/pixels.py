@@ -1,12 +1,19 @@
-"""Cut, mirror and normalize uint8 pixels on a GPU by one kernel, if it can be compiled."""
+"""What the augments share: their fields, label maps, and one change of uint8 pixels on a GPU."""
 
+from collections.abc import Sequence
 from copy import copy
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, Self, final
 
 import torch
 from torch import Tensor
 
+from framework.contracts.data import AugmentTraits
+from framework.contracts.records import IGNORE
+from framework.errors import ConfigError
 from framework.system.native import CheckedKernel
+
+Fields = str | Sequence[str]  # one field of the batch, or several that are changed alike
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class PixelForm(NamedTuple):
@@ -14,6 +21,87 @@ class PixelForm(NamedTuple):
 
     dtype: torch.dtype = torch.float32
     layout: torch.memory_format = torch.contiguous_format
+
+
+PLAIN = PixelForm()
+
+
+def form_of(dtype: str) -> PixelForm:
+    """Return the form for a dtype's name, or raise ValueError."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype = {dtype} must be {', '.join(DTYPES)}")
+    return PixelForm(DTYPES[dtype])
+
+
+def fields_of(field: Fields) -> tuple[str, ...]:
+    """Return the names that a configuration's ``field`` holds."""
+    return (field,) if isinstance(field, str) else tuple(field)
+
+
+class PixelAugment(AugmentTraits):
+    """An augment of pixels, and how it treats label maps.
+
+    Attributes:
+        fields: The fields that it changes.
+        labels: Label maps, which it moves as the images.
+        form: The dtype and layout of normalized pixels.
+        recolors: What it does to colors, as in "normalizes"; "": it moves pixels.
+    """
+
+    fields: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    form: PixelForm = PLAIN
+    recolors: str = ""
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """Return a copy that moves ``labels``. C193 if it would change the colors of one."""
+        wrong = [name for name in self.fields if name in labels]
+        if not self.recolors:
+            changed = copy(self)
+            changed.fields = tuple(name for name in self.fields if name not in labels)
+            changed.labels = tuple(labels)
+            return changed
+        if wrong:
+            where = f"augment.field = {', '.join(self.fields)}"
+            what = f"{self.recolors} {', '.join(wrong)}, a label map"
+            raise ConfigError(193, where, what, "leave it out: only pictures have colors")
+        return self
+
+    def with_layout(self, layout: torch.memory_format) -> Self:
+        changed = copy(self)
+        changed.form = self.form._replace(layout=layout)
+        return changed
+
+
+def inverted(labels: Tensor) -> Tensor:
+    """Return ``IGNORE`` minus each number (uint8); a second call restores the numbers.
+
+    Between the two, an operation that fills in zeros fills in ``IGNORE``.
+    """
+    return IGNORE - labels
+
+
+def white_of(dtype: torch.dtype) -> int:
+    """Return the value of white: 1 for floats, 65535 for uint16, else 255."""
+    if dtype.is_floating_point:
+        return 1
+    if dtype == torch.uint16:
+        return 65535
+    return 255
+
+
+def unit(image: Tensor) -> Tensor:
+    """Return pixels as float32 in [0, 1]: uint8 over 255, uint16 over 65535, floats as they are."""
+    pixels = image.to(torch.float32)
+    if image.is_floating_point():
+        return pixels
+    return pixels.mul_(1 / white_of(image.dtype))
+
+
+def check_pictures(values: Tensor) -> None:
+    """Raise ValueError unless values are [B, C, H, W]. Clips might fit others by chance."""
+    if values.dim() != 4:
+        raise ValueError(f"{tuple(values.shape)} are no pictures [B, C, H, W]")
 
 
 class PixelChange(NamedTuple):
@@ -48,35 +136,8 @@ class PixelChange(NamedTuple):
         return all(len(table) == len(image) for table in tables)
 
 
-def check_pictures(values: Tensor) -> None:
-    """Raise ValueError unless values are [B, C, H, W]. Clips might fit others by chance."""
-    if values.dim() != 4:
-        raise ValueError(f"{tuple(values.shape)} are no pictures [B, C, H, W]")
-
-
-PLAIN = PixelForm()
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def form_of(dtype: str) -> PixelForm:
-    """Return the form for a dtype's name, or raise ValueError."""
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype = {dtype} must be {', '.join(DTYPES)}")
-    return PixelForm(DTYPES[dtype])
-
-
-def laid_out(augment: Any, layout: torch.memory_format) -> Any:
-    """Return a copy of ``augment`` whose normalized pixels have this layout."""
-    changed = copy(augment)
-    changed.form = augment.form._replace(layout=layout)
-    return changed
-
-
 def by_operators(image: Tensor, change: PixelChange) -> Tensor:
-    """Do pixel by pixel, with torch's operators, what the kernel does: [B, C, H, W].
-
-    That is slow, but torch's compiler makes one kernel of it.
-    """
+    """Do pixel by pixel what the kernel does: slow, but torch's compiler makes one kernel of it."""
     count, channels, height, width = image.shape
     device = image.device
     rows = torch.arange(height, device=device).view(1, -1)
@@ -87,8 +148,8 @@ def by_operators(image: Tensor, change: PixelChange) -> Tensor:
         rows = rows + (change.offsets[:, :1] - change.padding)
         columns = columns + (change.offsets[:, 1:] - change.padding)
     if change.reflects:
-        rows = _reflected(rows, height)
-        columns = _reflected(columns, width)
+        rows = (height - 1) - ((height - 1) - rows.abs()).abs()
+        columns = (width - 1) - ((width - 1) - columns.abs()).abs()
     rows = rows.view(-1, 1, height, 1)
     columns = columns.view(-1, 1, 1, width)
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
@@ -101,30 +162,21 @@ def by_operators(image: Tensor, change: PixelChange) -> Tensor:
     return result.to(torch.float32).mul_(change.scale).add_(change.shift)
 
 
-def _reflected(places: Tensor, size: int) -> Tensor:
-    """Return the places from 0 to ``size`` - 1 whose pixels stand at ``places``."""
-    return (size - 1) - ((size - 1) - places.abs()).abs()
-
-
 @final
 class PixelKernel:
-    """The kernel. The first batch of each kind is also computed by the operators."""
+    """The kernel, and why it is no longer used. Batches of a new kind are computed both ways."""
 
     def __init__(self) -> None:
         self._kernel = CheckedKernel()
 
     @property
     def failure(self) -> str | None:
-        """Why it is no longer used, or None."""
         return self._kernel.failure
 
     def __call__(
         self, image: Tensor, change: PixelChange, form: PixelForm = PLAIN
     ) -> Tensor | None:
-        """Return the changed images of a GPU, or None if the operators must do it.
-
-        The result, [B, C, H, W], has the dtype of ``form`` if it is normalized.
-        """
+        """Return the changed images of a GPU in ``form``, or None if the operators must do it."""
         if not change.fits(image) or not image.numel():
             return None
         kind = (image.shape[1:], change.padding, change.reflects, form)

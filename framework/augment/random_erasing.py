@@ -13,17 +13,15 @@ import torch
 from torch import Tensor
 from torch.compiler import assume_constant_result
 
-from framework.augment.curve import log_uniform
 from framework.augment.cutmix import box, inside
-from framework.augment.labels import leaving_alone
-from framework.augment.normalize import Fields, fields_of, white_of
-from framework.augment.pixels import check_pictures
+from framework.augment.mixup import log_uniform
+from framework.augment.pixels import Fields, PixelAugment, check_pictures, fields_of, white_of
 from framework.contracts.batch import Batch
-from framework.contracts.data import AugmentTraits, chance
+from framework.contracts.data import chance
 
 
 @final
-class RandomErasing(AugmentTraits):
+class RandomErasing(PixelAugment):
     """Painted boxes in training. Label maps stay: what was there is still to be predicted.
 
     Attributes:
@@ -37,6 +35,7 @@ class RandomErasing(AugmentTraits):
 
     num_draws = 5
     exact = True
+    recolors = "paints over"
 
     def __init__(
         self,
@@ -57,9 +56,6 @@ class RandomErasing(AugmentTraits):
         if not value:
             raise ValueError("value = [] is no paint: give one number, or one per channel")
         self.value = tuple(float(v) for v in value)
-
-    def with_labels(self, labels: Sequence[str]) -> "RandomErasing":
-        return leaving_alone(self, labels, "paints over")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from framework.augment.finish import Finish, finish_with
+from framework.augment.fused import Finish, finish_with
 from framework.config.auto import AUTO, PARTS, is_wanted, resolve
 from framework.config.build import build, last_line, takes_optimizer
 from framework.config.declared_inputs import (

@@ -1,8 +1,7 @@
 """Several transforms in turn, as one decision per record: one window, one size and one flip.
 
-Each step sees images of the size that the steps before it leave. Its window is mapped back into the
-stored image, which is cut and scaled once. The window is rounded to whole pixels of that image, so
-the result differs from several passes by less than one of them.
+Each step's window is mapped back into the stored image, which is cut and scaled once. It is rounded
+to whole pixels there, so the result differs from several passes by less than one of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,13 +10,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.contracts.data import (
-    MIRRORED,
-    TURNED,
-    UPSIDE_DOWN,
-    RecordFunction,
-    Transform,
-)
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, RecordFunction, Transform
+
+BOTH_SIDES = MIRRORED | UPSIDE_DOWN
 
 
 @final
@@ -37,8 +32,7 @@ class ComposeTransform(Transform):
                 raise TypeError(f"parts.{name} = {part} is no transform: {fix}")
             if part.samples:
                 what = f"parts.{name} cuts sounds, and the other parts cut images"
-                text = f"{what}: choose transform=sound_window alone"
-                raise ValueError(text)  # a value of the configuration
+                raise ValueError(f"{what}: choose transform=sound_window alone")
             self.function = part.function
             if part.function is not None and name != list(parts)[-1]:
                 what = f"parts.{name} calls a function"
@@ -72,7 +66,9 @@ class ComposeTransform(Transform):
             ratio = extents / torch.where(turned, now.flip(1), now)
             corners = corners + torch.where(turned, begins.flip(1), begins) * ratio
             extents = torch.where(turned, lengths.flip(1), lengths) * ratio
-            flips = _combined(flips, then)
+            exchanged = (flips & MIRRORED) << 1 | (flips & UPSIDE_DOWN) >> 1
+            kept = torch.where((then & TURNED) != 0, exchanged, flips & BOTH_SIDES)
+            flips = (kept ^ (then & BOTH_SIDES)) | ((flips ^ then) & TURNED)
             if part.size is not None:
                 now = torch.tensor([part.size]).expand_as(sizes)
             elif part.scales:
@@ -88,12 +84,6 @@ class ComposeTransform(Transform):
         if draws is None:
             return [None] * len(self.parts)
         return draws.split([part.num_draws for part in self.parts.values()], dim=1)
-
-
-def _combined(first: Tensor, then: Tensor) -> Tensor:
-    exchanged = (first & MIRRORED) << 1 | (first & UPSIDE_DOWN) >> 1
-    sides = torch.where((then & TURNED) != 0, exchanged, first & (MIRRORED | UPSIDE_DOWN))
-    return (sides ^ (then & (MIRRORED | UPSIDE_DOWN))) | ((first ^ then) & TURNED)
 
 
 def _size(parts: Mapping[str, Transform]) -> tuple[int, int] | None:

@@ -24,23 +24,23 @@ def checked(images: Images, result: Any, name: str) -> Images:
     ValueError, to which the reader adds the record, for anything but images of the same fields.
     """
     if not isinstance(result, dict) or result.keys() != images.keys():
-        is_dict = isinstance(result, dict)
-        given = ", ".join(map(str, result)) if is_dict else type(result).__name__
+        given = ", ".join(map(str, result)) if isinstance(result, dict) else type(result).__name__
         what = f"{name} returned {given}, not {', '.join(images)}"
         raise ValueError(f"{what}: return a dict of the same fields")
     for field, image in images.items():
-        new, where = result[field], f"{name} made {field}"
+        new = result[field]
         is_image = image.dtype == np.uint8 and image.ndim == 3
         kind = type(new).__name__
         if isinstance(new, np.ndarray):
+            kind = f"{new.dtype} {list(new.shape)}"
             fits = not is_image or (new.shape[2:] == image.shape[2:] and new.size)
             if new.dtype == image.dtype and fits:
                 continue
-            kind = f"{new.dtype} {list(new.shape)}"
+        wanted = f"{image.dtype}: return an array of this dtype"
         if is_image:
-            what = f"{where} {kind}, not uint8 [height, width, {image.shape[2]}]"
-            raise ValueError(f"{what}: leave normalizing and tensors to augment=")
-        raise ValueError(f"{where} {kind}, not {image.dtype}: return an array of this dtype")
+            wanted = f"uint8 [height, width, {image.shape[2]}]: "
+            wanted += "leave normalizing and tensors to augment="
+        raise ValueError(f"{name} made {field} {kind}, not {wanted}")
     return {field: np.ascontiguousarray(result[field]) for field in images}
 
 
@@ -103,12 +103,10 @@ class AfterGeometry(Transform):
     def __init__(self, geometry: Transform, function: RecordFunction) -> None:
         if geometry.samples:
             what = "geometry cuts sounds, and a function changes images"
-            text = f"{what}: choose transform=sound_window alone"
-            raise ValueError(text)  # a value of the configuration
+            raise ValueError(f"{what}: choose transform=sound_window alone")
         if geometry.scales:
             what = "geometry leaves images of several sizes"
-            text = f"{what}: choose transform=compose, with a crop behind it"
-            raise ValueError(text)  # a value of the configuration
+            raise ValueError(f"{what}: choose transform=compose, with a crop behind it")
         self.geometry = geometry
         self.size = geometry.size
         self.antialias = geometry.antialias
@@ -124,17 +122,13 @@ class AfterGeometry(Transform):
 
 @final
 class FunctionTransform(AfterGeometry):
-    """A user's function, called for each record.
+    """A user's function, called for each record after ``geometry`` and its function.
 
-    A function that holds Python's lock needs ``workers.kind=process``.
-
-    Attributes:
-        function: ``function(images, rng)`` gets all images of a record, uint8 [H, W, C] numpy
-            arrays by field, and a ``numpy.random.Generator`` of this record alone. It returns the
-            same fields with other pixels or sizes. In data without images it gets the arrays of a
-            record as they are stored, and returns arrays of the same dtypes.
-        geometry: A Transform that runs first, with its function.
-        evaluation: Whether it runs outside training too, with the same generator for each record.
+    ``function(images, rng)`` gets all images of a record, uint8 [H, W, C] numpy arrays by field,
+    and a ``numpy.random.Generator`` of this record alone. It returns the same fields with other
+    pixels or sizes. In data without images it gets the arrays of a record as they are stored, and
+    returns arrays of the same dtypes. One that holds Python's lock needs ``workers.kind=process``.
+    With ``evaluation`` it runs outside training too, with the same generator for each record.
     """
 
     def __init__(

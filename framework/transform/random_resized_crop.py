@@ -25,13 +25,8 @@ OPTIONS = ctypes.c_double * 6  # native/windows.c
 class RandomResizedCrop(Transform):
     """A random window. Images of one record and size, such as a pair, get the same window.
 
-    Args:
-        size: (height, width) in pixels that windows are scaled to.
-        scale: Least and largest share of the area.
-        ratio: Least and largest ratio of width to height.
-        flip: Probability of a mirror image.
-        flip_vertical: Probability of turning it upside down.
-        antialias: As in ``contracts.data.Transform``.
+    ``scale`` is the least and largest share of the area, ``ratio`` of width to height. ``flip`` and
+    ``flip_vertical`` are probabilities.
     """
 
     num_draws = 6

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from framework.augment.curve import beta
 from framework.augment.cutmix import CutMix
-from framework.augment.mixup import Mixup
+from framework.augment.mixup import Mixup, beta
 from framework.augment.random_erasing import RandomErasing
 from framework.order.draws import draws
 
