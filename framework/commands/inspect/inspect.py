@@ -36,14 +36,13 @@ def _inspect(options: InspectOptions, run_dir: Path) -> RunOutcome:
         fix = "give a name that ends in .png"
         raise ConfigError(101, f"grid = {grid}", "does not name a picture", fix)
     # This loads torch, which a wrong key should not have to wait for.
-    from framework.commands.inspect.inspection import describe, facts  # noqa: PLC0415
-    from framework.commands.inspect.record_grid import write_grid  # noqa: PLC0415
+    from framework.commands.inspect import inspection  # noqa: PLC0415
 
-    known = facts(options.store)
+    known = inspection.facts(options.store)
     if not options.json:
-        for line in describe(known):
+        for line in inspection.describe(known):
             say(line)
-    is_drawn = write_grid(options.store, grid, options.num_images)
+    is_drawn = inspection.write_grid(options.store, grid, options.num_images)
     if options.json:
         print(json.dumps({**known, "grid": str(grid) if is_drawn else None}))
     elif is_drawn:

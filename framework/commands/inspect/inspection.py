@@ -1,21 +1,25 @@
-"""Describe what a store holds, as lines of text and as JSON."""
+"""Describe what a store holds: lines of text, JSON, and a picture of some records."""
 
 import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
+import torch
 
 from framework.contracts.records import Field, Manifest, Ragged, RecordStore
-from framework.errors import printable
-from framework.media.decode import BadImage
+from framework.errors import DataError, printable
+from framework.media.decode import BadImage, decode_shrunk, image_size
 from framework.media.frame_files import BadFrames, frames_of
-from framework.media.header import read_header
+from framework.media.label_map import decode_labels, label_colors
 from framework.order.batches import spread
 from framework.store.open_store import files_of, open_records
+from framework.system.durable import open_durable
 
 EXACT_BYTES = 1 << 28  # of a larger store only a sample of the fields of any length is read
 NUM_SAMPLES = 2048
@@ -24,6 +28,12 @@ BAR = 40  # characters of the largest class
 MOST_BARS = 20  # a store with more classes has a summary instead
 PLAIN = ("raw", "image")  # kinds of fields that their encoding says already
 MAX_FILES = 10  # of a directory, that are listed
+TILE = 96  # pixels
+EDGE = 3  # pixels: the gray edge of a tile that keeps neighbors apart
+GRAY = 96
+DARK = 24
+MIN_SERIES = 8  # numbers: a shorter field is not drawn as a curve
+CURVES = ((120, 200, 255), (255, 190, 90), (150, 230, 130), (240, 140, 200))  # RGB
 
 
 def facts(path: str) -> dict[str, Any]:
@@ -38,77 +48,62 @@ def facts(path: str) -> dict[str, Any]:
     store = open_records(path)
     manifest = store.manifest
     size_bytes = sum(os.path.getsize(file) for file in files_of(path) if os.path.isfile(file))
-    num_records = count = manifest.num_records
+    known: dict[str, Any] = {"path": path, "size_bytes": size_bytes, **asdict(manifest)}
+    known |= {"images": {}, "videos": {}, "ragged": {}, "class_summary": None}
+    count = manifest.num_records
     if size_bytes > EXACT_BYTES:
-        count = min(NUM_SAMPLES, num_records)
-    varying: dict[str, dict[str, Any]] = {"images": {}, "videos": {}, "ragged": {}}
-    for name, values in _varying(store, count).items():
+        count = min(NUM_SAMPLES, count)
+    for name, varies in _varying(store, count).items():
         field = manifest.fields[name]
-        if field.encoding == "image":
-            varying["images"][name] = values.facts("record_bytes", num_records)
-        elif field.kind == "video":
-            varying["videos"][name] = values.facts("record_frames", num_records)
-        else:
-            varying["ragged"][name] = values.facts("record_rows", num_records)
+        kind = "images" if field.encoding == "image" else "ragged"
+        if field.kind == "video":
+            kind = "videos"
+        known[kind][name] = varies
     store.close()
-    summary = _class_summary(manifest) if manifest.class_counts else None
-    known = {"path": path, "size_bytes": size_bytes, **asdict(manifest), **varying}
-    return {**known, "class_summary": summary}
+    if manifest.class_counts:
+        known["class_summary"] = _class_summary(manifest)
+    return known
 
 
-class _Varying:
-    """What varies in a field: the length of each record, and (height, width) of each image."""
+def _varying(store: RecordStore, count: int) -> dict[str, dict[str, Any]]:
+    """Return what varies in the fields that are not raw, of ``count`` evenly spread records.
 
-    def __init__(self, field: Field) -> None:
-        self.field = field
-        self.lengths: list[int] = []
-        self.sizes: list[tuple[int, int]] = []
-
-    def add(self, values: Any) -> None:
-        if isinstance(values, Ragged):
-            self.lengths.extend(values.lengths.tolist())
-            return
-        for data in values:
-            with suppress(BadFrames, BadImage):
-                first: Any = data
-                if self.field.kind == "video":
-                    frames = frames_of(data, self.field)
-                    first = frames[0]
-                    self.lengths.append(len(frames))
-                else:
-                    self.lengths.append(len(data))
-                is_array = isinstance(first, np.ndarray)
-                size = first.shape[:2] if is_array else read_header(first).size
-                self.sizes.append((size[0], size[1]))
-
-    def facts(self, unit: str, num_records: int) -> dict[str, Any]:
-        lengths = self.lengths
-        result: dict[str, Any] = {
-            "num_looked_at": len(lengths),
-            "is_sample": len(lengths) < num_records,
-        }
-        if lengths:
-            mean = sum(lengths) / len(lengths)
-            result[unit] = {"mean": mean, "min": min(lengths), "max": max(lengths)}
+    That is the length of each value, and height and width of each image.
+    """
+    num_records, fields = store.manifest.num_records, store.manifest.fields
+    names = [name for name, field in fields.items() if field.encoding != "raw"]
+    lengths: dict[str, list[int]] = {name: [] for name in names}
+    sizes: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
+    for part in spread(num_records, count).split(BATCH) if names else ():
+        records = store.read(part)
+        for name in names:
+            if isinstance(records[name], Ragged):
+                lengths[name] += records[name].lengths.tolist()
+                continue
+            for data in records[name]:
+                with suppress(BadFrames, BadImage):
+                    first, length = data, len(data)
+                    if fields[name].kind == "video":
+                        frames: Any = frames_of(data, fields[name])
+                        first, length = frames[0], len(frames)
+                    lengths[name].append(length)
+                    is_array = isinstance(first, np.ndarray)
+                    sizes[name].append(first.shape[:2] if is_array else image_size(first))
+    varying: dict[str, dict[str, Any]] = {}
+    for name in names:
+        own = lengths[name]
+        result = varying[name] = {"num_looked_at": len(own), "is_sample": len(own) < num_records}
+        unit = "record_bytes" if fields[name].encoding == "image" else "record_rows"
+        if fields[name].kind == "video":
+            unit = "record_frames"
+        if own:
+            result[unit] = {"mean": sum(own) / len(own), "min": min(own), "max": max(own)}
         if unit != "record_rows":
-            result["num_unreadable"] = len(lengths) - len(self.sizes)
-        if self.sizes:
-            for side, values in zip(
-                ("height", "width"), zip(*self.sizes, strict=True), strict=True
-            ):
-                result[side] = [min(values), max(values)]
-        return result
-
-
-def _varying(store: RecordStore, count: int) -> dict[str, _Varying]:
-    """Read what varies in the fields that are not raw, of so many evenly spread records."""
-    fields = store.manifest.fields
-    varying = {name: _Varying(own) for name, own in fields.items() if own.encoding != "raw"}
-    if varying:
-        for part in spread(store.manifest.num_records, count).split(BATCH):
-            records = store.read(part)
-            for name, values in varying.items():
-                values.add(records[name])
+            result["num_unreadable"] = len(own) - len(sizes[name])
+        if sizes[name]:
+            least, most = np.min(sizes[name], axis=0), np.max(sizes[name], axis=0)
+            for side, key in enumerate(("height", "width")):
+                result[key] = [int(least[side]), int(most[side])]
     return varying
 
 
@@ -156,7 +151,23 @@ def _lines(known: Mapping[str, Any]) -> Iterator[str]:
             kind = ""
         words = _lengths(field, varying.get(name), num_records)
         yield f"field {name}: {kind}{field.encoding} {field.dtype} {shape}, {words}"
-    yield from _class_lines(known)
+    classes, counts, summary = known["classes"], known["class_counts"], known["class_summary"]
+    if len(classes) > MOST_BARS:
+        line = f"classes: {len(classes):,}"
+        if summary and summary["num_empty"]:
+            line += f", {summary['num_empty']:,} of them without a record"
+        if summary and summary["smallest"]:
+            (small, least), (large, most) = summary["smallest"], summary["largest"]
+            line += f"; smallest {small} ({least:,} records), largest {large} ({most:,})"
+            line += f", imbalance {summary['imbalance']:.3g}"
+        yield f"{line}; --json lists them"
+    elif not counts:
+        yield from (f"class {number}: {name}" for number, name in enumerate(classes))
+    else:
+        width, digits = max(map(len, classes)), len(f"{max(counts):,}")
+        for number, (name, count) in enumerate(zip(classes, counts, strict=True)):
+            bar = "#" * math.ceil(BAR * count / max(1, *counts))
+            yield f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()
 
 
 def _lengths(field: Field, varies: Mapping[str, Any] | None, num_records: int) -> str:
@@ -169,10 +180,9 @@ def _lengths(field: Field, varies: Mapping[str, Any] | None, num_records: int) -
     if field.encoding == "ragged":
         row_bytes = item_bytes * math.prod(field.row_shape)
         unit = f"rows of {row_bytes:,} bytes" if row_bytes > 1 else unit
-    units = ("record_bytes", "record_frames", "record_rows")
-    lengths = next(
-        (varies[own] for own in units if own in varies), dict.fromkeys(("mean", "min", "max"), 0)
-    )
+    lengths = dict.fromkeys(("mean", "min", "max"), 0)
+    for own in ("record_bytes", "record_frames", "record_rows"):
+        lengths = varies.get(own, lengths)
     mean = lengths["mean"]
     digits = int(mean < 100)
     words = f"{mean:,.{digits}f} {unit} a record ({lengths['min']:,} to {lengths['max']:,}), "
@@ -191,22 +201,98 @@ def _lengths(field: Field, varies: Mapping[str, Any] | None, num_records: int) -
     return words
 
 
-def _class_lines(known: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a histogram with a bar for each class, or a summary if there are many classes."""
-    classes, counts, summary = known["classes"], known["class_counts"], known["class_summary"]
-    if len(classes) > MOST_BARS:
-        line = f"classes: {len(classes):,}"
-        if summary and summary["num_empty"]:
-            line += f", {summary['num_empty']:,} of them without a record"
-        if summary and summary["smallest"]:
-            (small, least), (large, most) = summary["smallest"], summary["largest"]
-            line += f"; smallest {small} ({least:,} records), largest {large} ({most:,})"
-            line += f", imbalance {summary['imbalance']:.3g}"
-        yield f"{line}; --json lists them"
-    elif not counts:
-        yield from (f"class {number}: {name}" for number, name in enumerate(classes))
-    else:
-        width, digits = max(map(len, classes)), len(f"{max(counts):,}")
-        for number, (name, count) in enumerate(zip(classes, counts, strict=True)):
-            bar = "#" * math.ceil(BAR * count / max(1, *counts))
-            yield f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()
+def write_grid(path: str, grid: Path, count: int) -> bool:
+    """Write a PNG of up to ``count`` evenly spread records; return False if no field can be drawn.
+
+    Images are drawn, the middle frames of videos, and series of shape [T] or [C, T]. The fields of
+    a record are side by side. DataError D106 for an image that cannot be read.
+    """
+    store = open_records(path)
+    fields = store.manifest.fields
+    images = [name for name, field in fields.items() if _is_image(field)]
+    series = [name for name, field in fields.items() if _is_series(field)]
+    strips: list[np.ndarray] = []
+    if images or series:
+        num_records = store.manifest.num_records
+        indices = spread(num_records, min(count, num_records))
+        records = store.read(indices)
+        for row, index in enumerate(indices.tolist()):
+            try:
+                tiles = [_image_tile(records[name][row], fields[name]) for name in images]
+            except (BadImage, BadFrames) as error:
+                what = f"is not a readable image ({error})"
+                raise DataError(106, store.name(index), what, "repair or remove it") from error
+            lines = [np.atleast_2d(records[name][row].numpy()) for name in series]
+            numbers = np.concatenate([np.zeros(0), *(values.ravel() for values in lines)])
+            numbers = numbers[np.isfinite(numbers)]
+            # all series of a record have one scale
+            low, high = float(min(numbers, default=0)), float(max(numbers, default=0))
+            tiles += [_curve_tile(values.astype(np.float64), low, high) for values in lines]
+            strips.append(np.hstack(tiles))
+    store.close()
+    if not strips:
+        return False
+    columns = math.ceil(math.sqrt(len(strips) / (strips[0].shape[1] // TILE)))
+    strips += [np.full_like(strips[0], GRAY)] * (-len(strips) % columns)
+    rows = [np.hstack(strips[start : start + columns]) for start in range(0, len(strips), columns)]
+    with open_durable(grid) as file:
+        file.write(cv2.imencode(".png", np.vstack(rows)[:, :, ::-1])[1].tobytes())
+    return True
+
+
+def _is_image(field: Field) -> bool:
+    deep = field.dtype == "uint16" and len(field.shape) == 3 and field.shape[0] in (1, 3)
+    is_picture = field.channels is not None or field.kind == "video"
+    return (is_picture or deep) and 0 not in field.shape
+
+
+def _is_series(field: Field) -> bool:
+    is_number = field.encoding == "raw" and np.dtype(field.dtype).kind in "iuf"
+    *channels, length = field.shape or (0,)
+    is_line = not channels or (len(channels) == 1 and (channels[0] or 0) <= len(CURVES))
+    return is_number and is_line and (length or 0) >= MIN_SERIES
+
+
+def _image_tile(value: Any, field: Field) -> np.ndarray:
+    """Fit an image, or the middle frame of a video, into a tile without distorting it."""
+    image: Any = value
+    if field.kind == "video":
+        frames = frames_of(value, field)
+        image, field = frames[len(frames) // 2], field.frame
+    if isinstance(image, torch.Tensor):
+        image = image.numpy() if field.interleaved else image.permute(1, 2, 0).numpy()
+    elif field.kind == "labels":
+        image = decode_labels(image)
+    elif not isinstance(image, np.ndarray):
+        image = decode_shrunk(image, field.shape[0] or 3, (TILE, TILE))
+    if field.kind == "labels":
+        image = label_colors()[image[:, :, 0]]
+    elif image.dtype == np.uint16:
+        image = (image // 257).astype(np.uint8)
+    height, width = image.shape[:2]
+    factor = (TILE - 2 * EDGE) / max(height, width)
+    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    method = cv2.INTER_AREA if factor < 1 else cv2.INTER_NEAREST
+    scaled = cv2.resize(image, size, interpolation=method)
+    tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
+    tile[EDGE : EDGE + size[1], EDGE : EDGE + size[0]] = scaled.reshape(size[1], size[0], -1)
+    return tile
+
+
+def _curve_tile(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Draw a line per channel of [C, T], with ``high`` at the top and ``low`` at the bottom."""
+    inner = TILE - 2 * EDGE
+    plot = np.full((inner, inner, 3), DARK, np.uint8)
+    finite = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+    heights = (high - finite) / ((high - low) or 1.0) * (inner - 1)  # from the top
+    for color, line in zip(CURVES, heights, strict=False):
+        x, y = np.linspace(0, inner - 1, len(line)), line
+        if len(line) > 2 * inner:  # the least and the greatest number of each column
+            columns = np.array_split(line, inner)
+            x = np.repeat(np.arange(inner), 2)
+            y = np.array([end for part in columns for end in (part.min(), part.max())])
+        points = np.stack([x, y], axis=1).round().astype(np.int32)[:, None]
+        cv2.polylines(plot, [points], isClosed=False, color=color, lineType=cv2.LINE_AA)
+    tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
+    tile[EDGE:-EDGE, EDGE:-EDGE] = plot
+    return tile
