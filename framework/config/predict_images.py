@@ -24,8 +24,8 @@ from framework.contracts.records import Chunk
 from framework.data.reader import BatchReader
 from framework.errors import ConfigError
 from framework.input.rows import read_file
-from framework.media.boxes import boxes_in_image, map_in_image
 from framework.media.decode import encode_png
+from framework.media.scale import boxes_in_image, map_in_image
 
 Size = tuple[int, int]
 FORMS = "a list of paths, PIL images or arrays [H, W, C], or a tensor [B, C, H, W]"

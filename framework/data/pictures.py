@@ -18,7 +18,6 @@ from framework.contracts.records import Field, RecordStore
 from framework.errors import ConfigError, DataError
 from framework.measure.stopwatch import Stopwatch
 from framework.media.decode import accepted_header, refuse_colors, window_pixels
-from framework.media.frame_files import BadFrames, frames_of
 from framework.media.header import BadImage, ImageHeader
 from framework.media.jpeg import LEFT, NANOSECONDS, SIZES, decode_windows, read_headers
 from framework.media.label_map import decode_labels
@@ -30,6 +29,7 @@ from framework.media.scale import (
     scale_into,
     scale_windows,
 )
+from framework.media.video_file import BadFrames, frames_of
 
 SAMPLED = 16  # records that show the formats of a store's images
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes

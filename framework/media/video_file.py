@@ -1,19 +1,24 @@
-"""Video files in memory: their frames, decoded by PyAV.
+"""Video files in memory, whose frames PyAV decodes, and frames as packing stores them.
 
 - A frame is uint8 [H, W, 3] (RGB), turned upright by the file's rotation.
 - Only the formats of ``SUFFIXES`` are read. Others may name further files or addresses.
 - A frame that the decoder had to repair, another size, and a missing end are errors, which MPEG-PS
   does not show.
+
+Stored frames that are image files are one value: ``MAGIC``, where each file begins and the last one
+ends (64 bits), and the files. So some are read without the others.
 """
 
-from collections.abc import Generator, Iterator
+import math
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from framework.contracts.records import Field
 from framework.system.extras import needed
 
 EXTRA = "video"
@@ -22,10 +27,16 @@ QUICKTIME = (b"ftyp", b"moov", b"mdat", b"wide")  # the first part of a file
 STILLS = (b"avif", b"heic", b"heix", b"mif1")  # images in the same container
 MOST_FRAMES = 1 << 20  # nearly 10 hours, at 30 a second
 ENOUGH = Fraction(9, 10)  # of the declared duration, which is not exact
+MAGIC = b"frames\x00\x01"
+WORD = np.dtype("<u8")
 
 
 class BadVideo(ValueError):
     """A file that is not a whole video."""
+
+
+class BadFrames(ValueError):
+    """A value that does not hold frames."""
 
 
 class _Timed(NamedTuple):
@@ -167,3 +178,54 @@ def _at_rate(frames: Iterator[_Timed], rate: Fraction) -> Iterator[_Timed]:
     while shown is not None and (not ticks or start + ticks / rate < shown.end):
         yield shown
         ticks += 1
+
+
+def joined_files(files: Sequence[bytes]) -> bytes:
+    """Return image files as one value."""
+    first = len(MAGIC) + WORD.itemsize * (len(files) + 1)
+    index = np.cumsum([first, *map(len, files)], dtype=WORD)
+    return b"".join([MAGIC, index.tobytes(), *files])
+
+
+def holds_files(data: Any) -> bool:
+    """Return whether a value begins as ``joined_files`` makes it."""
+    return bytes(data[: len(MAGIC)]) == MAGIC
+
+
+@final
+class FrameFiles:
+    """The files in a value, which is not copied. BadFrames for another or a damaged value."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = memoryview(data)
+        start = len(MAGIC)
+        if not holds_files(data) or len(data) < start + 2 * WORD.itemsize:
+            raise BadFrames("does not hold frames")
+        first = int(np.frombuffer(self.data, WORD, 1, start)[0])
+        count, rest = divmod(first - start, WORD.itemsize)
+        if rest or count < 2 or first > len(data):
+            raise BadFrames(f"an index of {first} bytes")
+        self.index = np.frombuffer(self.data, WORD, count, start)
+        if self.index[-1] != len(data) or (self.index[1:] < self.index[:-1]).any():
+            raise BadFrames("its index does not fit it")
+
+    def __len__(self) -> int:
+        return len(self.index) - 1
+
+    def __getitem__(self, number: int) -> memoryview:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self.data[int(self.index[number]) : int(self.index[number + 1])]
+
+
+def frames_of(data: Any, field: Field) -> FrameFiles | np.ndarray:
+    """Return the frames of a record without copying them: files, or uint8 [T, H, W, C].
+
+    BadFrames if the value is damaged.
+    """
+    if None in field.shape[1:]:
+        return FrameFiles(data)
+    values = np.frombuffer(data, np.uint8)
+    if not values.size or values.size % math.prod(field.row_shape):
+        raise BadFrames(f"{values.size} bytes, frames of {field.row_shape} are wanted")
+    return values.reshape(-1, *field.row_shape)

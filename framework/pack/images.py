@@ -13,7 +13,6 @@ from torch.nn.functional import interpolate
 
 from framework.contracts.records import Chunk, Field, RecordInput
 from framework.errors import ConfigError, DataError
-from framework.media.boxes import moved_boxes, moved_points
 from framework.media.decode import (
     LARGEST,
     MAX_PIXELS,
@@ -27,7 +26,7 @@ from framework.media.decode import (
 )
 from framework.media.header import BadImage
 from framework.media.label_map import decode_labels
-from framework.media.scale import scale, scale_labels
+from framework.media.scale import moved_boxes, moved_points, scale, scale_labels
 from framework.pack.jobs import item_error
 from framework.pack.recordings import SoundRates, VideoFrames
 from framework.transform.resize import centered

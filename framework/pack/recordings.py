@@ -13,10 +13,16 @@ import numpy as np
 from framework.contracts.records import Chunk, Field, Records
 from framework.errors import DataError
 from framework.media.decode import convert, decode
-from framework.media.frame_files import BadFrames, frames_of, holds_files, joined_files
 from framework.media.header import BadImage
 from framework.media.sound_file import BadSound, checked_header, resampled
-from framework.media.video_file import BadVideo, video_frames
+from framework.media.video_file import (
+    BadFrames,
+    BadVideo,
+    frames_of,
+    holds_files,
+    joined_files,
+    video_frames,
+)
 
 if TYPE_CHECKING:
     from framework.pack.images import Preparation

@@ -20,8 +20,8 @@ from torch import Tensor
 from framework.contracts.records import ChannelStatistics, Field, Records, RecordStore
 from framework.measure.host import num_cores
 from framework.media.decode import decode
-from framework.media.frame_files import BadFrames, frames_of
 from framework.media.header import BadImage
+from framework.media.video_file import BadFrames, frames_of
 from framework.order.batches import spread
 
 NUM_RECORDS = 1000

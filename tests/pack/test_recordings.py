@@ -10,7 +10,7 @@ from framework.input.function import FunctionInput
 from framework.input.store import StoreInput
 from framework.input.video import VideoInput
 from framework.media.decode import decode
-from framework.media.frame_files import frames_of
+from framework.media.video_file import frames_of
 from framework.pack.images import Preparation
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing

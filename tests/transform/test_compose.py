@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.media.boxes import moved_points
-from framework.media.scale import before_turn, scale, scale_into
+from framework.media.scale import before_turn, moved_points, scale, scale_into
 from framework.order.draws import draws
 from framework.transform.center_crop import CenterCrop
 from framework.transform.compose import ComposeTransform

@@ -15,8 +15,8 @@ import torch
 from framework.contracts.records import Field, Manifest, Ragged, RecordStore
 from framework.errors import DataError, printable
 from framework.media.decode import BadImage, decode_shrunk, image_size
-from framework.media.frame_files import BadFrames, frames_of
 from framework.media.label_map import decode_labels, label_colors
+from framework.media.video_file import BadFrames, frames_of
 from framework.order.batches import spread
 from framework.store.open_store import files_of, open_records
 from framework.system.durable import open_durable
