@@ -1,4 +1,4 @@
-"""A table of files, numbers, texts and labels: CSV, TSV, or Kaldi's .scp (a key, and a path)."""
+"""A table of files, numbers, texts and labels: CSV or TSV."""
 
 import codecs
 import csv
@@ -49,10 +49,9 @@ class Line(NamedTuple):
 @final
 @dataclass(eq=False)
 class ListInput(RowInput):
-    """A record per row, in the table's order. Its key is its first path; in .scp its key.
+    """A record per row, in the table's order. Its key is its first path.
 
-    Without a path the key is the row's number from 0. A path may be in several rows; a key of .scp
-    may not. The column of a field is a name of the header or a number from 0; by default it is the
+    Without a path the key is the row's number from 0. The column of a field is a name of the header or a number from 0; by default it is the
     field's name, or its place in ``columns``. A ``path`` is an image, a sound or a .npy file. A
     ``class``, only for the field ``label``, is a name or an integer. Without ``columns`` these are
     ``image`` and ``label``; if the header lacks one of them, all columns, of the kinds that their
@@ -71,8 +70,6 @@ class ListInput(RowInput):
     skip_bad = False
 
     def __post_init__(self) -> None:
-        self.is_scp = self.path.lower().endswith(".scp")
-        self.has_names = self.header and not self.is_scp
         if self.columns is not None:
             _ = self.parsed  # before the table is read
         self.folder = self.root or os.path.dirname(self.path) or "."
@@ -81,9 +78,9 @@ class ListInput(RowInput):
     @cached_property
     def lines(self) -> tuple[Line, list[Line]]:
         """The header, which may be empty, and the rows. DataError D110, D164."""
-        rows = list(_read_scp(self.path) if self.is_scp else read_table(self.path))
+        rows = list(read_table(self.path))
         head = Line(1, [])
-        if self.has_names and rows:
+        if self.header and rows:
             head = rows.pop(0)
             for name, mark in SEPARATORS.items():
                 if len(head.cells) == 1 and mark in head.cells[0]:
@@ -101,24 +98,24 @@ class ListInput(RowInput):
         if columns is None:
             head, rows = self.lines
             columns = {"image": "path"}
-            if self.has_names and not {"image", LABEL} <= set(head.cells):
+            if self.header and not {"image", LABEL} <= set(head.cells):
                 columns = {name: self._kind(name) for name in head.cells}
                 if wrong := [name for name in columns if not FIELD.fullmatch(name)]:
                     what = f"the first line has the column {wrong[0]!r}, "
                     what += "which cannot be a field's name"
                     fix = "name the columns with input.columns, or set input.header=false"
                     raise DataError(164, self.path, what, fix)
-            elif self.has_names or (not self.is_scp and len(rows[0].cells) > 1):
+            elif self.header or len(rows[0].cells) > 1:
                 columns = {"image": "path", LABEL: "class"}
         parsed: dict[str, Column] = {}
         words = text_by_field("columns", columns, "{image: path, label: class}")
-        for number, (field, word) in enumerate(words.items(), int(self.is_scp)):
+        for number, (field, word) in enumerate(words.items()):
             where = f"input.columns.{field} = {word}"
             kind, _, column = word.partition(":")
             if kind not in KINDS or (kind == "class" and field != LABEL):
                 fix = "choose path, class (for label), text, int or float, then perhaps :COLUMN"
                 raise ConfigError(162, where, "must begin with a kind of column", fix)
-            if self.has_names:
+            if self.header:
                 parsed[field] = Column(kind, column or field)
                 continue
             if column and not re.fullmatch(r"\d{1,6}", column):
@@ -203,7 +200,7 @@ class ListInput(RowInput):
         if len(cells) < wanted:
             what = f"has {len(cells)} columns, {wanted} are wanted"
             raise DataError(164, where, what, "correct the row, or input.columns")
-        if self.has_names and any(cells[len(head) :]):
+        if self.header and any(cells[len(head) :]):
             what = f"has {len(cells)} columns, the first line {len(head)}"
             raise DataError(164, where, what, "correct the row: quote a text with a comma in it")
         values: dict[str, Any] = {}
@@ -258,8 +255,6 @@ class ListInput(RowInput):
 
     def key(self, index: int) -> str:
         cells = self.lines[1][index].cells
-        if self.is_scp:
-            return cells[0]
         for field, column in self.parsed.items():
             if column.kind == "path" and self.places[field] < len(cells):
                 return cells[self.places[field]]
@@ -281,7 +276,7 @@ class ListInput(RowInput):
     def notes(self) -> tuple[str, ...]:
         """The kinds that were guessed, columns left out, and doubtful classes."""
         notes: list[str] = []
-        if self.columns is None and self.has_names:
+        if self.columns is None and self.header:
             names = [name for name in dict.fromkeys(self.lines[0].cells) if FIELD.fullmatch(name)]
             kinds = [
                 f"{name}: {self.parsed[name].kind if name in self.parsed else self._kind(name)}"
@@ -317,18 +312,13 @@ def kind_of(name: str, cells: Sequence[str]) -> str:
     return "class" if name == LABEL and is_class else usual
 
 
-def _read_text(path: str) -> str:
-    """Return a text file. DataError D164 for UTF-16."""
-    data = read_file(path)
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(164, path, "is a text in UTF-16", "convert it to UTF-8")
-    return data.decode("utf-8-sig", "surrogateescape")
-
-
 def read_table(path: str) -> Iterator[Line]:
     """Yield the rows of a TSV (by its name) or CSV file, without empty lines. DataError D164."""
     delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else ","
-    content = _read_text(path)
+    data = read_file(path)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(164, path, "is a text in UTF-16", "convert it to UTF-8")
+    content = data.decode("utf-8-sig", "surrogateescape")
     if content.lstrip().startswith('{"'):
         fix = "convert it to CSV, or to Parquet for input=parquet"
         raise DataError(164, path, "holds lines of JSON, not a table", fix)
@@ -340,23 +330,6 @@ def read_table(path: str) -> Iterator[Line]:
     except csv.Error as error:
         where = f"{path}: line {reader.line_num}"
         raise DataError(164, where, f"not a table ({error})", "correct its quotes") from error
-
-
-def _read_scp(path: str) -> Iterator[Line]:
-    seen: dict[str, int] = {}
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
-        where = f"{path}: line {number}"
-        cells = re.split(r"[ \t]+", line.strip(" \t\r"), maxsplit=1)
-        if not cells[0]:
-            continue
-        if len(cells) == 2 and (cells[1].endswith("|") or cells[1].startswith("|")):
-            fix = "run it, and name the file it writes"
-            raise DataError(164, where, "is a command, not a file", fix)
-        if cells[0] in seen:
-            what = f"key {cells[0]!r} is in line {seen[cells[0]]} too"
-            raise DataError(163, where, what, "keep one of them")
-        seen[cells[0]] = number
-        yield Line(number, cells)
 
 
 def _number(text: str, kind: str) -> int | float:

@@ -23,6 +23,7 @@ from framework.order.select import ExpressionWords, selected
 from framework.pack.jobs import joined
 from framework.pack.join import as_written, keys_of
 from framework.store.columns import RECORD, StoreFacts, is_number
+from framework.store.foreign import NUMBER
 from framework.store.open_store import MANIFEST, open_store
 from framework.store.values import INTEGER, OF_STRINGS
 from framework.system.code_digest import CodeDigest, digest_of
@@ -36,7 +37,6 @@ WORDS = ExpressionWords(
 )
 NAMING = ("key", "index")  # columns that say which record a row is about
 INDEX = re.compile(r"\d{1,18}", re.ASCII)
-BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class NewValues(NamedTuple):
@@ -412,7 +412,7 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
                 what = f"{cell[:40]!r} is neither a class of the stores nor the number of one"
                 fix = f"choose from {listed(manifest.classes)}; "
                 refuse(row, what, fix + "for a new class, add a store that has it", 161)
-            except (ValueError, OverflowError):
+            except (ValueError, ArithmeticError):
                 kind = "UTF-8 text" if field.kind == "text" else field.dtype
                 refuse(row, f"{cell[:40]!r} is not {kind}", f"correct the column {name}")
         values[name] = made if field.kind == "text" else np.array(made, field.dtype)
@@ -423,7 +423,7 @@ def _value(cell: str, field: Field, classes: Mapping[str, int]) -> Any:
     """Return the value of a cell as a writer takes it.
 
     A label is the name of a class, or else its number: LookupError for another. ValueError or
-    OverflowError for what the field cannot hold.
+    ArithmeticError for what the field cannot hold.
     """
     if classes:
         number = classes.get(cell, -1)
@@ -434,15 +434,10 @@ def _value(cell: str, field: Field, classes: Mapping[str, int]) -> Any:
         return number
     if field.kind == "text":
         return np.frombuffer(cell.encode(), np.uint8)
-    cell, dtype = cell.strip(), np.dtype(field.dtype)
+    cell, dtype = cell.strip().lower(), np.dtype(field.dtype)
     if dtype.kind == "b":
-        if cell.lower() not in BOOLS:
-            raise ValueError
-        return BOOLS[cell.lower()]
-    if "_" in cell or not cell.isascii():  # NumPy would read 1_2 as 12
+        return np.array(["false", "true", "0", "1"].index(cell) % 2, bool)
+    if not NUMBER.fullmatch(cell):  # NumPy would read 1_2 as 12
         raise ValueError
-    with np.errstate(over="ignore"):
-        number = np.array(cell).astype(dtype)
-    if dtype.kind == "f" and np.isinf(number) and "inf" not in cell.lower():
-        raise OverflowError
-    return number
+    with np.errstate(over="raise"):
+        return np.array(cell).astype(dtype)

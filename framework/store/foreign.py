@@ -27,7 +27,7 @@ TAR_MAGIC_AT = 257
 GZIP = b"\x1f\x8b"
 IDX = b"\0\0\x08"  # of an IDX file of unsigned bytes; the number of dimensions follows
 COLUMNS = (".parquet", ".arrow")
-TABLES = (".csv", ".tsv", ".tab", ".scp")
+TABLES = (".csv", ".tsv", ".tab")
 FEATURES = "input.features={image: image/encoded, label: image/class/label}"  # the usual ones
 IN_FOLDER = "data.mdb"  # the file in an LMDB environment that is a folder
 MOST_FIELDS = 16  # in a suggested command; more patterns than that mean that keys are names

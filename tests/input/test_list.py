@@ -67,14 +67,6 @@ def test_columns_choose_by_name_and_the_others_are_left():
     assert (records["n"].tolist(), records["n"].dtype) == ([3, -4], np.int64)
 
 
-def test_an_scp_file_has_keys_and_paths():
-    source = _input("utt1 1.jpg\nutt2\t two words.jpg \r\n\n", "in/wav.scp")
-    Path("in/two words.jpg").write_bytes(jpeg(5))
-    records, keys = _all(source)
-    assert keys == ["utt1", "utt2"]
-    assert records == {"image": [jpeg(1), jpeg(5)]}
-
-
 @pytest.mark.parametrize(
     "path", ["../outside.jpg", "/etc/hostname", "x/../../outside.jpg", "1.jpg\0"]
 )
@@ -157,15 +149,10 @@ def test_columns_that_cannot_be_are_refused(columns):
         _input(CSV, columns=columns)
 
 
-def test_a_command_in_an_scp_file_is_never_run():
-    with pytest.raises(DataError, match=r"D164.*line 1: is a command"):
-        _ = _input("a touch canary |\n", "in/wav.scp").manifest
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(st.binary(), st.text().map(lambda text: ("image,label\n" + text).encode())),
-    st.sampled_from(["csv", "tsv", "scp"]),
+    st.sampled_from(["csv", "tsv"]),
 )
 def test_any_table_gives_records_or_one_error(text, suffix):
     with contextlib.suppress(PacelineError):  # any other exception fails
