@@ -170,13 +170,7 @@ class CocoInput(RowInput):
         return Manifest(len(images), fields, classes, source=f"coco {self.path}{left_out}")
 
     def row(self, index: int) -> Row:
-        """Read an image.
-
-        Raises:
-            DataError: D101 for a missing image file; D106 for one that is no image; D165 for one
-                that is not under ``images``; D172 for one of another size; D193 for a region that
-                cannot be drawn.
-        """
+        """Read an image. DataError D101, D106, D165, D172 (another size), D193 (a region)."""
         image = self.annotated[index]
         data = read_file(self._file(index))
         try:
@@ -241,8 +235,8 @@ def _mask(image: _Image) -> np.ndarray:
 def painted(regions: Sequence[tuple[Any, int]], height: int, width: int) -> np.ndarray:
     """Return a label map, uint8 [1, height, width], of pairs (region, value), the last on top.
 
-    A region is a list of polygons, each ``[x, y, x, y, ...]`` in pixels, or ``{size, counts}`` with
-    counts as a list or as text. ValueError if not, or for an image of another size.
+    A region is a list of polygons ``[x, y, x, y, ...]`` in pixels, or ``{size, counts}``.
+    ValueError if not, or for an image of another size.
     """
     painting = np.zeros((height, width), np.uint8)
     for region, value in regions:

@@ -24,14 +24,10 @@ class _Labeled(NamedTuple):
 
 @dataclass(eq=False)
 class FolderInput(RowInput):
-    """Fields ``image`` or ``audio`` (a file's bytes) and ``label``, ordered by class and name.
+    """Fields ``image`` or ``audio`` (a file's bytes, as the first one is) and ``label``.
 
-    The first file decides which of the two it is.
-
-    With ``labeled=False`` there is no label, and files may lie anywhere in the folder. Otherwise, a
-    file's class is its first subfolder, with images or without, or what ``label_pattern`` finds
-    in its relative path. With ``classes`` a validation folder that lacks a class still has the
-    training folder's numbers. ``conf/input/folder.yaml`` describes the options.
+    They are ordered by class and name. With ``classes`` a validation folder that lacks a class
+    still has the training folder's numbers. ``conf/input/folder.yaml`` describes the options.
     """
 
     path: str

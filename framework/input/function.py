@@ -25,11 +25,9 @@ MakeRecords = Callable[[Any], dict[str, Any] | Iterable[dict[str, Any]]]
 class FunctionInput(RowsInput):
     """Records from ``call(item)``: a dict, or zero or more dicts, of field -> value.
 
-    A value is an image file's ``bytes``, an array, a number or a text. The first record decides the
-    fields. The function must be pure: the same item gives the same records in any process. A text
-    under ``key`` is the record's key. Otherwise an item's first record has the item as key, the
-    next ones ``item#1``, ``item#2``. ``function`` is its name, for messages.
-    ``conf/input/function.yaml`` describes the options.
+    The function must be pure. A text under ``key`` is the record's key. Otherwise an item's first
+    record has the item as key, the next ones ``item#1``, ``item#2``. ``function`` is its name, for
+    messages. ``conf/input/function.yaml`` describes the options.
     """
 
     function: str
@@ -87,19 +85,11 @@ class FunctionInput(RowsInput):
 
 
 def rows_of(call: MakeRecords, argument: Any, function: str, where: str, fix: str) -> list[Row]:
-    """Return the records, a dict or several, that a user's function makes of its argument.
+    """Return the records, a dict or several, that a user's function makes of ``argument``.
 
-    Args:
-        call: The function.
-        argument: What it is called with.
-        function: Its dotted name.
-        where: The name of what it works on, for errors.
-        fix: What to do instead of correcting the function.
-
-    Raises:
-        UserRecordError: U100 for an error of the function.
-        DataError: D168 for an error of a library. Errors of ours stay as they are, such as that of
-            a package that is not installed.
+    UserRecordError U100 for an error of the function, DataError D168 for one of a library; errors
+    of ours stay. ``where`` names the argument, and ``fix`` is another way than to correct the
+    function.
     """
     try:
         made = call(argument)
@@ -118,10 +108,7 @@ def rows_of(call: MakeRecords, argument: Any, function: str, where: str, fix: st
 
 
 def stored_value(value: Any) -> Any:
-    """Return a text as it is, bytes of a file as ``bytes``, and numbers and arrays as native ones.
-
-    Arrays may also be torch's.
-    """
+    """Return texts and bytes as they are, numbers and arrays, also torch's, as native arrays."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes | bytearray | memoryview):

@@ -51,18 +51,9 @@ class HDF5Input(RowInput):
     """Records from one file or several.
 
     A name without ``*`` is a data set with a value per record along its first axis. A name with
-    ``*``, which stands for any text in a part of a path, is a data set per record. What the stars
-    stand for is the record's key, which all fields share. ``NAME@ATTRIBUTE`` is an attribute.
-
-    Numbers and arrays stay, texts become texts, and bytes of image files become images. Arrays
-    with different numbers of rows are ragged. The texts of the field ``label`` are classes:
-    integers are labels as they are, others are names. ``conf/input/hdf5.yaml`` describes the
-    options.
-
-    Args:
-        path: A file, a folder, a pattern of files, or a list of them.
-        fields: The data sets of each field; None: what most data sets of the first file suggest.
-        classes: All classes in the order of their numbers; None: those of the field ``label``.
+    ``*`` is a data set per record, whose key is what the stars stand for. ``NAME@ATTRIBUTE`` is an
+    attribute. Bytes of image files become images, arrays with different numbers of rows are ragged,
+    and the texts of ``label`` are classes. ``conf/input/hdf5.yaml`` describes the options.
     """
 
     def __init__(

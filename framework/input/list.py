@@ -49,13 +49,11 @@ class Line(NamedTuple):
 @final
 @dataclass(eq=False)
 class ListInput(RowInput):
-    """A record per row, in the table's order. Its key is its first path.
+    """A record per row, in the table's order. Its key is its first path, or else its number.
 
-    Without a path the key is the row's number from 0. The column of a field is a name of the header or a number from 0; by default it is the
-    field's name, or its place in ``columns``. A ``path`` is an image, a sound or a .npy file. A
-    ``class``, only for the field ``label``, is a name or an integer. Without ``columns`` these are
-    ``image`` and ``label``; if the header lacks one of them, all columns, of the kinds that their
-    cells show. ``conf/input/list.yaml`` describes the options.
+    The column of a field is a name of the header or a number from 0; by default the field's name,
+    or its place in ``columns``. A ``path`` is an image, a sound or a .npy file. A ``class``, only
+    for ``label``, is a name or an integer. ``conf/input/list.yaml`` describes the options.
     """
 
     path: str
@@ -188,12 +186,7 @@ class ListInput(RowInput):
         return rows, classes
 
     def _values(self, line: Line) -> dict[str, Any]:
-        """Return the values of a row, and check its paths.
-
-        Raises:
-            DataError: D164 for a row of another length, D165 for a path that is not under the root,
-                D162 for another bad cell.
-        """
+        """Return the values of a row. DataError D162, D164 or D165 for one that does not fit."""
         where = f"{self.path}: line {line.number}"
         cells, head = line.cells, self.lines[0].cells
         wanted = max(self.places.values()) + 1

@@ -58,9 +58,8 @@ class LMDBInput(RowInput):
     def items(self) -> tuple[list[dict[str, int]], list[str]]:
         """The place of each field's value, and the key of the first field, for each record.
 
-        Raises:
-            DataError: D160 for names that not every field has, D110 for no record, D111 for another
-                number of records than ``count``, D163 for two keys of one record.
+        DataError D110 for no record, D111 for another number than ``count``, D160 for a name that a
+        field lacks, D163 for two keys of one record.
         """
         keys = self.file.keys
         matches: dict[str, dict[int | str, int]] = {}

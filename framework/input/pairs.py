@@ -28,9 +28,8 @@ class _Tree(NamedTuple):
 class PairsInput(RowInput):
     """One field per tree: image files as they are, .npy files as arrays.
 
-    A tree is a folder, whose files are matched by their relative path without suffix; or a pattern
-    with ``*``, ``?`` and ``**`` (any depth), whose files are matched by the parts that these stand
-    for. Keys are the matched names, in byte order. ``conf/input/pairs.yaml`` describes the options.
+    Files of a folder are matched by their relative path without suffix, those of a pattern by the
+    parts that ``*``, ``?`` and ``**`` stand for. ``conf/input/pairs.yaml`` describes the options.
     """
 
     fields: Mapping[str, str]

@@ -1,8 +1,7 @@
 """What inputs share: they turn items into rows, and rows into the records of a store.
 
-An item is what an input lists: a file or a line, for example. A row is one record before it is
-stored. A new input is a subclass of ``RowInput``, which lists its items and reads one of them, or
-of ``ColumnInput``, which gives an array for each field.
+An item is what an input lists, such as a file; a row is one record before it is stored. A new input
+is a subclass of ``RowInput``, which reads one item, or of ``ColumnInput``, of an array per field.
 """
 
 import os
@@ -36,8 +35,7 @@ VIDEO = Field("uint8", (None, None, None, 3), "frames")
 class RowsInput(ABC):
     """A RecordInput that makes rows from items, and records from rows.
 
-    The first readable row decides the fields. ``kinds`` says what they are, if their values alone
-    do not, such as ``ragged``.
+    The first readable row decides the fields, and ``kinds`` those that values alone do not tell.
     """
 
     kinds: Mapping[str, str] = MappingProxyType({})
@@ -112,10 +110,10 @@ def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
 
 
 class ColumnInput(ABC):
-    """A RecordInput of one array per field. The first dimension of each array counts the records.
+    """A RecordInput of one array per field, whose first dimension counts the records.
 
-    The key of a record is its number. An array ``label`` of whole numbers or bool, [N] or [N, 1],
-    contains class numbers if none is negative.
+    An array ``label`` of whole numbers or bool, [N] or [N, 1], has class numbers if none is
+    negative.
     """
 
     path: str
@@ -196,10 +194,7 @@ def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
 def shared_names(
     path: str, matches: Mapping[str, Mapping[Any, Any]], fix: str = "complete the file"
 ) -> list[Any]:
-    """Return the names of the records, which each field must have, in the first one's order.
-
-    DataError D160 for names that a field lacks.
-    """
+    """Return the names that each field has, in order. DataError D160 if a field lacks one."""
     first, *others = matches.values()
     if alone := set(first).union(*others) - set(first).intersection(*others):
         names = listed(sorted(map(str, alone)))
@@ -209,11 +204,7 @@ def shared_names(
 
 
 def read_file(path: str) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        DataError: D101 if the file cannot be read, or is a pipe or a device, which is not opened.
-    """
+    """Return a file's bytes. DataError D101 if it cannot be read, or is a pipe or a device."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(101, path, "not a regular file", "correct or remove it")
@@ -229,9 +220,7 @@ def read_file(path: str) -> bytes:
 def field_of(value: Any, where: str) -> Field:
     """Return the field of a value. A ``str`` is a text, ``bytes`` are a file.
 
-    Raises:
-        DataError: D106 for bytes that are no image, sound or video, D167 for a type that a store
-            cannot hold.
+    DataError D106 for bytes of no image, sound or video, D167 for what a store cannot hold.
     """
     if isinstance(value, str):
         return field_kinds.field_of_kind(value, "text")
@@ -262,12 +251,8 @@ def first_fields(
 ) -> dict[str, Field]:
     """Return the fields of the first record of the first readable item.
 
-    ``kinds`` says what fields are, if their values alone do not. An image field is gray if this
-    image and a sample of the others are.
-
-    Raises:
-        DataError: The error of the first bad item, if no item gives a record or ``MAX_BAD_ITEMS``
-            are bad before one does. D110 if no item gives a record and none is bad.
+    An image field is gray if this image and a sample of the others are. If all of up to
+    ``MAX_BAD_ITEMS`` items are bad, raise the first one's error; D110 if no item gives a record.
     """
     errors: list[DataError] = []
     for index in range(num_items):
@@ -321,11 +306,7 @@ def chunk_of(
     fields: Mapping[str, Field],
     name: Callable[[int], str],
 ) -> Chunk:
-    """Return rows as a chunk. An error calls row ``i`` ``name(i)``.
-
-    Raises:
-        DataError: D167 for a row with other fields, or with a value of another shape or dtype.
-    """
+    """Return rows as a chunk. DataError D167, at ``name(i)``, for a row that does not fit."""
     for number, row in enumerate(rows):
         if row.keys() != fields.keys():
             own, first = ", ".join(sorted(row)), ", ".join(sorted(fields))

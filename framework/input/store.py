@@ -40,17 +40,10 @@ INDEX = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class NewValues(NamedTuple):
-    """The values that some records get.
+    """The values that some records get; ``sha256`` is the table's."""
 
-    Attributes:
-        records: The numbers of these records, ascending: int64 [n].
-        values: A value for each of them, by field: an array [n], or a list of n arrays of uint8,
-            which are texts.
-        sha256: Of the table, in hexadecimal.
-    """
-
-    records: np.ndarray
-    values: Records
+    records: np.ndarray  # their numbers, ascending: int64 [n]
+    values: Records  # by field: an array [n], or a list of n arrays of uint8, which are texts
     sha256: str
 
 
@@ -58,11 +51,10 @@ class NewValues(NamedTuple):
 class StoreInput:
     """The records of one store or several, in order, under their own keys.
 
-    The fields of all stores must agree. Classes are united by name, in the order in which they
-    come first, and labels are renumbered. Records are read by range. A record that does not match
-    its CRC32 is an error, so that damage is not packed again. ``conf/input/store.yaml`` describes
-    the options, which work in their order: ``select`` sees the values that ``relabel`` gives, and
-    ``add`` the records that ``select`` leaves.
+    The fields of all stores must agree. Classes are united by name, in the order in which they come
+    first, and labels are renumbered. A damaged record is an error, so that damage is not packed
+    again. ``select`` sees the values that ``relabel`` gives, and ``add`` the records that
+    ``select`` leaves. ``conf/input/store.yaml`` describes the options.
     """
 
     def __init__(
@@ -246,10 +238,7 @@ class StoreInput:
         return numbers[labels.astype(np.int64)].astype(labels.dtype)
 
     def _added(self, chunk: Chunk, start: int) -> list[Row]:
-        """Return what ``add`` makes of each record of a chunk, which begins at item ``start``.
-
-        DataError D167 if that is not a dict of fields.
-        """
+        """Return what ``add`` makes of each record. DataError D167 for no dict of fields."""
         add: Any = self._add
 
         def checked(record: Row) -> Row:
@@ -284,7 +273,6 @@ class StoreInput:
         return self.stores[number].name(row)
 
     def item_files(self, index: int) -> Sequence[str]:
-        """Return a store's file, or the manifest with its files' checksums."""
         return [self._file(self._place(index)[0])]
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
@@ -341,15 +329,11 @@ class _Facts:
 
 
 def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]) -> NewValues:
-    """Read a CSV or TSV file with a header, whose column ``key`` or ``index`` names the records.
+    """Read a table whose column ``key`` or ``index`` names the records that get new values.
 
-    ``manifest`` describes the records; ``keys`` are the keys of all, in order, block by block.
-
-    Raises:
-        DataError: D253 for a table without such a column or without others, a row of another
-            length, a column that is not a field with one number or text per record, or a cell that
-            does not fit it; D161 for a cell that is not a class; D254 for a row that names no
-            record, or several, or one that another row names.
+    ``keys`` are those of all records of ``manifest``, in order, block by block. DataError D253 for
+    a column or a cell that does not fit, D161 for no class, D254 for a row that names no record,
+    several, or one that another row names.
     """
     lines = list(read_table(path))
     names = lines.pop(0).cells if lines else []
@@ -420,10 +404,9 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
 
 
 def _value(cell: str, field: Field, classes: Mapping[str, int]) -> Any:
-    """Return the value of a cell as a writer takes it.
+    """Return the value of a cell as a writer takes it; a label is a class's name, or its number.
 
-    A label is the name of a class, or else its number: LookupError for another. ValueError or
-    ArithmeticError for what the field cannot hold.
+    LookupError for no class, ValueError or ArithmeticError for what the field cannot hold.
     """
     if classes:
         number = classes.get(cell, -1)

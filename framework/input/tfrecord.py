@@ -25,10 +25,7 @@ TAIL = struct.Struct("<I")  # masked CRC32C of the data
 
 
 def library() -> tuple[Any, Callable[[bytes], int], type[Exception]]:
-    """Import the ``tfrecord`` package. ResourceError R160 if it is not installed.
-
-    Return the class of Examples, a function for CRC32Cs, and the error of damaged messages.
-    """
+    """Import the class of Examples, the CRC32C and the error of messages. ResourceError R160."""
     try:
         from crc32c import crc32c  # noqa: PLC0415  # an extra
         from google.protobuf.message import DecodeError  # noqa: PLC0415
@@ -41,23 +38,18 @@ def library() -> tuple[Any, Callable[[bytes], int], type[Exception]]:
 
 
 def masked(crc: int) -> int:
-    """Return TFRecord's mask of a CRC32C.
-
-    Source: "Masking" in TensorFlow's record_writer format notes.
-    """
+    """Return TFRecord's mask of a CRC32C ("Masking" in TensorFlow's record_writer format notes)."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @final
 @dataclass(eq=False)
 class TFRecordInput(RowInput):
-    """Records in the byte order of the files' names.
+    """Records in the byte order of the files' names; a key is the file's name and a number.
 
-    A record's key is its file's name and its number in it. An Example that does not match its
-    checksum is an error. Bytes are an image file, or for ``label`` one of ``classes``. Numbers are
-    int64 or float32; a single number is a scalar, unless ``kinds`` says that the field is a list.
-    With the kind ``text``, bytes are UTF-8. Classes are never collected, since that takes a
-    second read of all files. ``conf/input/tfrecord.yaml`` describes the options.
+    Bytes are an image file, for ``label`` one of ``classes``, or UTF-8 of the kind ``text``.
+    Numbers are int64 or float32; a single one is a scalar, unless it has a kind.
+    ``conf/input/tfrecord.yaml`` describes the options.
     """
 
     path: str
@@ -168,10 +160,7 @@ class TFRecordInput(RowInput):
 
 
 def _frames(path: str, crc32c: Callable[[bytes], int]) -> Iterator[tuple[int, int]]:
-    """Yield the first byte and the size of the Examples of a file.
-
-    Lengths are compared with their checksums and with the file's size.
-    """
+    """Yield the first byte and the size of the Examples of a file. DataError D166."""
     try:
         with open(path, "rb") as file:
             start, end = 0, os.fstat(file.fileno()).st_size

@@ -84,9 +84,8 @@ def window_pixels(
 ) -> np.ndarray:
     """Return a window of the upright image as uint8 [h, w, channels], not flipped.
 
-    A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4, 1/8 that covers ``size``. The
-    window is rounded to pixels of that scale, by less than half a pixel of the result. Raises
-    BadImage.
+    A JPEG is decoded at the smallest of 1, 1/2, 1/4, 1/8 that covers ``size``. The window is
+    rounded to pixels of that scale, by less than half a pixel of the result. Raises BadImage.
     """
     top, left, height, width, _ = window
     d = 1
@@ -129,8 +128,7 @@ def num_channels(data: Any) -> int:
 def shared_channels(count: int, read: Callable[[int], Any]) -> int:
     """Return 1 if ``count`` images are gray, else 3, as the first one and a sample of them tell.
 
-    ``read`` returns an image by its number. Images of the sample that cannot be read are passed
-    over, except the first. ``refuse_colors`` is for those outside the sample. Raises BadImage.
+    ``refuse_colors`` is for those outside the sample. Raises BadImage if the first one is bad.
     """
     channels = num_channels(read(0))
     for index in np.linspace(0, count - 1, min(count, SAMPLE), dtype=np.int64)[1:].tolist():

@@ -36,10 +36,7 @@ FUNCTIONS = (
 
 
 def read_headers(files: Sequence[Any], most_channels: int = 255) -> np.ndarray:
-    """Return a table of image files, bytes or buffers, with the headers of JPEGs of 8 bits.
-
-    Others, and those with more channels, are left to Python.
-    """
+    """Return a table of image files, with the headers of JPEGs; others are left to Python."""
     table = np.zeros((len(files), 18), np.int64)
     if isinstance(files, Placed):
         table[:, 0], table[:, 1] = files.addresses, files.lengths
@@ -59,10 +56,9 @@ def decode_windows(
 ) -> list[int]:
     """Decode, cut and scale a slice of files, as ``window_pixels`` and ``scale_into`` do.
 
-    ``table`` is that of the files, which must stay in memory, ``windows`` are int64 [n, 5] as
-    ``Transform.windows`` returns them, and ``results`` are [C, h, w] or, if ``interleaved``,
-    [h, w, C], stacked or in a list. Return the places that are ``LEFT``: C has failed, or a window
-    is not in its image.
+    ``table`` is that of the files, which must stay in memory, ``windows`` are int64 [n, 5], and
+    ``results`` [C, h, w] or, if ``interleaved``, [h, w, C], stacked or in a list. Return the places
+    that are ``LEFT``: C has failed, or a window is not in its image.
     """
     decode = native.find("paceline_decode_jpegs")
     if not len(table) or decode is None or find() is None:

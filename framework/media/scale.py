@@ -54,11 +54,10 @@ def scale_into(
     labels: bool = False,
     interleaved: bool = False,
 ) -> None:
-    """Scale an image into memory of its own or of a batch.
+    """Scale an image, uint8 [H, W, C] with any strides, into ``out``, which says the size.
 
-    ``pixels`` are uint8 [H, W, C] with any strides, ``flip`` is as ``Transform.windows`` returns
-    it, and ``out`` is uint8 [C, h, w] or, if ``interleaved``, [h, w, C], which says the size. Label
-    maps are scaled as by ``scale_labels``, others as by ``scale``.
+    ``flip`` is as ``Transform.windows`` returns it, and ``out`` uint8 [C, h, w] or, if
+    ``interleaved``, [h, w, C].
     """
     how = ANTIALIASED if antialias else LINEAR
     if _scaled_in_c(pixels, NEAREST if labels else how, flip, out, interleaved):
@@ -85,9 +84,9 @@ def scale_windows(
 ) -> np.ndarray | None:
     """Cut and scale a slice of raw images, uint8 arrays whose axes ``layout`` names, in C.
 
-    ``windows`` are int64 [n, 5] as ``Transform.windows`` returns them, ``how`` is LINEAR,
-    ANTIALIASED or NEAREST, and ``results`` are [C, h, w]; arrays are stacked or in a list. Return
-    the seconds of each image, float64 [n]; None if C cannot do all, or a window is outside.
+    ``windows`` are int64 [n, 5], ``how`` is LINEAR, ANTIALIASED or NEAREST, and ``results`` are
+    [C, h, w], stacked or in a list. Return the seconds of each image, float64 [n]; None if C cannot
+    do all, or a window is outside.
     """
     scale_jobs = find("paceline_scale_windows")
     if scale_jobs is None or not len(windows) or images[0].shape[layout[2]] not in (1, 3):
@@ -173,10 +172,9 @@ def _scaled(image: np.ndarray, size: tuple[int, ...], antialias: bool) -> np.nda
 
 
 def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Return boxes in the pixels of the image that their window becomes, clipped to it.
+    """Return boxes, float32 [n, 4], in the pixels of what their windows become, clipped to it.
 
-    Boxes are left, top, right and bottom, float32 [n, 4], and ``windows`` those of their images, as
-    ``Transform.windows`` returns them. ``size`` is what windows are scaled to, if they are.
+    ``windows`` are those of their images, and ``size`` is what these are scaled to, if they are.
     """
     corners = boxes.view(-1, 2, 2)
     moved, limits = _moved(corners, windows.unsqueeze(1).expand(-1, 2, -1), size)
@@ -185,10 +183,7 @@ def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) ->
 
 
 def moved_points(points: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Return points in the pixels of the image that their window becomes, as ``moved_boxes`` does.
-
-    Points are x, y, and perhaps the visibility, float32 [n, 2 or 3], which becomes 0 outside.
-    """
+    """Return points, float32 [n, 2 or 3], as ``moved_boxes`` does; outside, the visibility is 0."""
     moved, limits = _moved(points[:, :2], windows, size)
     outside = ((moved < 0) | (moved > limits)).any(1, keepdim=True)
     visibility = points[:, 2:].masked_fill(outside, 0)

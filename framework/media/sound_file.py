@@ -77,10 +77,7 @@ def read_sound(data: Any, start: int = 0, count: int | None = None) -> np.ndarra
 
 
 def resampled(data: Any, rate: int) -> bytes:
-    """Return a file with another rate, as FLAC of 16 bits, or of 24 if the file has more.
-
-    A WAV file of floats would hold the time of day.
-    """
+    """Return a file with another rate, as FLAC of 16 bits, or of 24 if the file has more."""
     needed("soxr", EXTRA)
     import soundfile  # noqa: PLC0415
     import soxr  # noqa: PLC0415

@@ -64,13 +64,11 @@ def _format_of(data: Any) -> str | None:
 
 
 def video_frames(data: Any, rate: Fraction | None, max_pixels: int) -> Iterator[np.ndarray]:
-    """Yield the frames of a file in memory, of at most ``max_pixels`` each.
+    """Yield the frames of a file in memory: uint8 [H, W, 3], at most ``max_pixels`` each.
 
     ``rate`` is frames per second: at each tick, the frame that is shown then. None: all frames.
-
-    Raises:
-        BadVideo: The file is no video, is damaged, or has larger frames or too many.
-        ResourceError: R112 without PyAV.
+    BadVideo for a damaged file, or one of larger frames or too many; ResourceError R112 without
+    PyAV.
     """
     with _opened(data) as container:
         stream = container.streams.best("video")

@@ -69,13 +69,9 @@ class _Settled:
 class Preparation:
     """A pure, picklable change of images: the same images give the same bytes.
 
-    Shrinking is antialiased. A JPEG at least twice as large is first decoded at 1/2, 1/4 or 1/8,
-    which libjpeg does by averaging. All image fields of a record are prepared alike, so that equal
-    sizes stay equal. Each frame of a video is prepared as an image. Label maps keep their numbers:
-    they are scaled to the nearest pixel, and ``color`` and ``bit_depth`` do not apply to them.
-
-    Raises:
-        ConfigError: C140 for a value that is not possible, C141 for two that exclude each other.
+    Shrinking is antialiased. A JPEG at least twice as large is first decoded at 1/2, 1/4 or 1/8.
+    Images of a record, and frames of a video, are prepared alike. Label maps keep their numbers.
+    ConfigError C140 for a value that is not possible, C141 for two that exclude each other.
     """
 
     encode: str = "keep"  # or jpeg (4:2:0; JPEGs are encoded anew, too), png, raw (one shape)
@@ -151,14 +147,9 @@ class Preparation:
     def fields(self, source: RecordInput) -> dict[str, Field]:
         """Return the fields of the prepared records, and settle them for ``__call__``.
 
-        Image fields become images or arrays. Raw pixels are treated as images if they are to be
-        changed, if only in their layout. Other fields stay. Arrays get the shape of the first
-        readable image.
-
-        Raises:
-            ConfigError: C142 for options of a kind that no field has, C177 for a label map as a
-                JPEG, C262 for what videos do not have.
-            DataError: As reading and decoding have it, if no image is readable.
+        Raw pixels are images if they are to be changed. Arrays get the shape of the first readable
+        image. ConfigError C142 for options of a kind that no field has, C177 for a label map as a
+        JPEG, C262 for what videos do not have.
         """
         given, fields = source.manifest, source.manifest.fields
         if self.encode == "jpeg" and given.label_maps:
@@ -263,9 +254,8 @@ class Preparation:
     def __call__(self, chunk: Chunk) -> Chunk:
         """Return the prepared records. The given ones do not change.
 
-        Raises:
-            DataError: D106 for an image that cannot be read, D107 for one of another shape than the
-                field's, D122 for one in color if a sample of the others is gray.
+        DataError D106 for an image that cannot be read, D107 for one of another shape, D122 for one
+        in color if a sample of the others is gray.
         """
         settled = self._settled
         records = dict(chunk.records)

@@ -72,14 +72,7 @@ ItemStamp = tuple[str, tuple[tuple[str, int, int], ...]]
 
 
 class PackWork(NamedTuple):
-    """Everything that a process needs to do a job.
-
-    Attributes:
-        packing: What is packed.
-        manifest: Describes the prepared records.
-        journal: Notes the jobs that are done.
-        plan: Divides the items into jobs.
-    """
+    """Everything that a process needs to do a job; ``manifest`` describes prepared records."""
 
     packing: Packing
     manifest: Manifest
@@ -107,10 +100,7 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
 
 
 def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
-    """Read items ``start`` to ``stop``, and return their records after the preparation.
-
-    If a preparation of a single record fails, its error has the name of the item.
-    """
+    """Return the prepared records of items. An error of a single record names its item."""
     chunk = source.read(start, stop)
     if prepare is None or not chunk.keys:
         return chunk
@@ -142,13 +132,9 @@ def chunk_bytes(chunk: Chunk) -> int:
 
 
 def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
-    """Read, prepare and publish a job's records, then note the job as done.
+    """Write and note a job, once more if the files of an item change meanwhile.
 
-    If the files of an item change meanwhile, the job is done once more.
-
-    Raises:
-        DataError: For a bad item, unless bad items are left out. D153 for one that goes on
-            changing.
+    DataError for a bad item, unless bad items are left out; D153 for one that goes on changing.
     """
     source = work.packing.source
     items = work.plan.items(number)
@@ -167,10 +153,7 @@ def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
 
 
 def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
-    """Return a stamp per item, which changes if a file changes that the item is read from.
-
-    Items that are read at once have one stamp.
-    """
+    """Return a stamp per item, or one for a range read at once: the state of the files it needs."""
 
     def file_stamp(path: str) -> tuple[str, int, int]:
         try:
@@ -271,8 +254,7 @@ def write_file(
 ) -> np.ndarray:
     """Write one file of records, and return the number of records of each class.
 
-    A signal waits until the writer returns, since its library may be left broken by an exception.
-    ``with_statistics`` says whether the manifest gets the mean and deviation of each channel.
+    A signal waits until the writer returns, since an exception may leave its library broken.
     """
     sampler = StatisticsSampler(manifest.fields if with_statistics else {}, manifest.num_records)
     counts = np.zeros(len(manifest.classes), np.int64)
@@ -297,10 +279,7 @@ def write_file(
 
 
 def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
-    """Count the records of each class, or the rows of ragged labels, except ignored labels.
-
-    DataError D152 for a label that is not a class.
-    """
+    """Count the records, or rows, of each class except ignored ones. DataError D152 for others."""
     if not num_classes:
         return np.zeros(0, np.int64)
     labels = chunk.records["label"]
@@ -356,8 +335,7 @@ def _read_item(work: PackWork, item: int, bad: list[BadItem]) -> Chunk | None:
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
     """Return prepared records.
 
-    Raises:
-        DataError: D151 if an array is not as the manifest says, D243 for a key without a split.
+    DataError D151 for an array unlike the manifest's, D243 for a key without a split.
     """
     source, split = work.packing.source, work.packing.split
     chunk = prepared(source, work.packing.prepare, start, stop)

@@ -39,26 +39,16 @@ DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a 
 
 
 class Joining(NamedTuple):
-    """The task to join the files of all jobs, or some of their records, into one store.
-
-    Attributes:
-        manifest: Of the store; its digest and its counts are not known yet.
-        results: All jobs.
-        target: The file to write.
-        chosen: For each job, whether each of its records is wanted: bool [records]; None: all are.
-    """
+    """The task to join the files of all jobs, or some of their records, into one store."""
 
     manifest: Manifest
     results: Sequence[JobResult]
     target: Path
-    chosen: Sequence[np.ndarray] | None = None
+    chosen: Sequence[np.ndarray] | None = None  # of each job: bool [records]; None: all
 
 
 def whole(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
-    """Return the manifest with the counts of all jobs.
-
-    It has the first key if the keys of all jobs are consecutive numbers.
-    """
+    """Return the manifest with the counts of all jobs, and a first key if all keys follow it."""
     counts: Any = []
     if manifest.classes:
         counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
@@ -76,9 +66,7 @@ def whole(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
 def join(task: Joining, journal: Journal, make_writer: MakeWriter, row: Row, tell: Tell) -> None:
     """Stream the jobs' files into one, in order, and compare every record with its checksum.
 
-    Raises:
-        DataError: D155 for a file that was damaged meanwhile. Its job is forgotten, so that the
-            same command does it again.
+    DataError D155 for a file that was damaged meanwhile; its job is forgotten, and done again.
     """
     if task.target.is_dir():
         shutil.rmtree(task.target)
@@ -122,10 +110,7 @@ def as_written(records: Records) -> Records:
 
 
 def records_at_once(num_records: int, num_bytes: int, numbered: bool) -> int:
-    """Return how many records of a store take some megabytes, so that memory does not grow with it.
-
-    ``numbered`` says whether keys are numbers, so that a record costs little more than its bytes.
-    """
+    """Return how many records take some megabytes; ``numbered``: keys are numbers, of few bytes."""
     most, most_bytes = (1 << 15, 2 << 20) if numbered else (4096, 8 << 20)
     return max(1, min(most, most_bytes * num_records // max(1, num_bytes)))
 
@@ -167,10 +152,7 @@ def put_folder(
 
 
 def check_place(path: Path) -> None:
-    """Check that packing replaces nothing but a store of ours, perhaps damaged.
-
-    DataError D115 if something else is at ``path``.
-    """
+    """Refuse to replace anything but a store of ours, perhaps damaged. DataError D115."""
     if path.is_symlink():
         raise DataError(115, str(path), "is a link", "give the place it points to")
     if not path.exists():
@@ -212,10 +194,9 @@ def size_of(path: Path) -> int:
 def split_tasks(
     rule: SplitRule, manifest: Manifest, results: Sequence[JobResult], journal: Journal
 ) -> dict[str, Joining]:
-    """Return the task that makes the store of each split, by its name.
+    """Return the task that makes the store of each split, once all records are known.
 
-    ``manifest`` is of all records. A split is known only after all records are: classes and groups
-    are counted first. ConfigError C244 if a split has no record.
+    ConfigError C244 if a split has no record.
     """
     hashes: list[np.ndarray] = []
     labels: list[np.ndarray] = []

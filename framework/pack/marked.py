@@ -43,17 +43,8 @@ class MarkedInput:
 
     Label maps become uint8 with one channel: PNGs stay PNGs, arrays become [1, H, W]. Without
     ``labels`` they are guessed: PNGs with a palette, or with few gray values, in each of some
-    records, and only beside another image field.
-
-    Args:
-        source: The input.
-        labels: The fields that are label maps; None: guess.
-        values: A new value (0 to 255, or "ignore") per value of the label maps; None: no change.
-        max_pixels: The most pixels of a label map.
-        kinds: What other fields are, by name, as in ``framework.store.values``; None: as they come.
-
-    Raises:
-        ConfigError: C179: ``labels`` or ``values`` do not fit.
+    records, and only beside another image field. ``values`` has a new value (0 to 255, or
+    "ignore") per value; None: no change. ConfigError C179 for what does not fit.
     """
 
     def __init__(
@@ -189,9 +180,8 @@ class MarkedInput:
     def read(self, start: int, stop: int) -> Chunk:
         """Return the records of items ``start``..``stop``.
 
-        Raises:
-            DataError: D170: a value that ``values`` does not map, or outside 0..255. D171: an image
-                that cannot be a label map. D172: a map of another size than its record's images.
+        DataError D170 for a value that ``values`` does not map, or outside 0..255, D171 for an
+        image that cannot be a label map, D172 for a map of another size than its record's images.
         """
         chunk = self.source.read(start, stop)
         if not self.labels or not chunk.keys:

@@ -153,10 +153,8 @@ class _Run:
     def _begin(self, on_note: Callable[[str], None]) -> PackPlan:
         """Return the journal's plan if the same command has begun; else begin a new journal.
 
-        The old plan stays even if a repaired item would change it. Shares do not change the jobs,
-        but all parts must agree on them. Parts share their jobs even if nobody can tell whether the
-        state of the user's code is the same. R154 if another command has begun, and its parts may
-        be running.
+        Parts share their jobs even if nobody can tell whether the user's code is the same.
+        ResourceError R154 if another command has begun, and its parts may be running.
         """
         packing, begun = self.packing, self.journal.begun()
         facts, code = _facts(self.manifest, packing), code_of(packing.source)

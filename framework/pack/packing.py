@@ -109,21 +109,13 @@ class Packing:
 
 @dataclass(frozen=True)
 class PackPlan:
-    """How items are divided into jobs.
-
-    Attributes:
-        num_items: Items of the input.
-        items_per_job: Items of every job but the last, which may have fewer.
-        items_per_block: Items that are read at once.
-        item_bytes: An estimate, from a sample, of the bytes of an item's records.
-        reads_arrays: Whether each item is a record, and a range of them is read at once.
-    """
+    """How items are divided into jobs, of which the last may have fewer."""
 
     num_items: int
     items_per_job: int
     items_per_block: int
-    item_bytes: float
-    reads_arrays: bool = False
+    item_bytes: float  # an estimate, from a sample, of the bytes of its records
+    reads_arrays: bool = False  # whether each item is a record, and a range is read at once
 
     @property
     def num_jobs(self) -> int:
@@ -210,7 +202,6 @@ class Journal:
         self.suffix = suffix
 
     def file(self, number: int) -> Path:
-        """Return the path of the records of job ``number``."""
         return self.files / f"{number:06d}{self.suffix}"
 
     def begin(self, facts: Mapping[str, Any]) -> None:
@@ -227,15 +218,12 @@ class Journal:
             return {}
 
     def note(self, result: JobResult, crcs: np.ndarray) -> None:
-        """Write down a finished job, whose file is on the disk already.
-
-        ``crcs`` are the checksums of its records: uint32 [num_records].
-        """
+        """Write down a finished job, and the checksums of its records: uint32 [num_records]."""
         line = json.dumps(asdict(result)).encode("ascii") + b"\n"  # names may hold any bytes
         write_bytes(self._note(result.number), line + crcs.astype(CRC).tobytes())
 
     def crcs(self, number: int) -> np.ndarray:
-        """Return the checksums of a job's records: uint32 [num_records]."""
+        """Return the checksums that ``note`` wrote down."""
         with open(self._note(number), "rb") as file:
             file.readline()
             return np.frombuffer(file.read(), CRC)

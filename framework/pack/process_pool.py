@@ -33,14 +33,8 @@ _served: list[tuple[Work, np.ndarray]] = []  # what a worker process does
 class ProcessPool:
     """Forked processes that do one task each. A context: leaving it kills all of them.
 
-    Attributes:
-        rows: The progress of each task, in memory that the processes share: int64 [num_rows, 4].
-
-    Args:
-        do: Does a task in any process. It writes its progress to its row, then calls ``tell``.
-        num_workers: The most processes; 0: tasks are done in this process.
-        num_rows: The most tasks of a run.
-        tell: Called with this object when its rows may have changed.
+    ``rows`` is the progress of each task, in memory that the processes share: int64 [num_rows, 4].
+    ``num_workers=0`` does tasks in this process. ``tell`` is called when rows may have changed.
     """
 
     def __init__(
@@ -69,9 +63,7 @@ class ProcessPool:
     def run(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Do the tasks, whose rows are in their order. Yield each with its result once it is done.
 
-        Raises:
-            BrokenProcessPool: If a process was killed.
-            ResourceError: R152 if a process has no memory left. Other errors are those of tasks.
+        BrokenProcessPool if a process was killed; ResourceError R152 if one has no memory left.
         """
         self.rows[:] = 0
         following = enumerate(tasks)

@@ -34,10 +34,8 @@ MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
 class SoundRates:
     """A pure, picklable change of sounds, which are decoded once to find damage.
 
-    Args:
-        names: The fields.
-        rate: The rate that all become, in Hz; None: all must have the first one's.
-        first: A record, which decides the number of channels.
+    ``rate`` is what all become, in Hz; None: all must have that of ``first``, whose number of
+    channels all need.
     """
 
     def __init__(self, names: Sequence[str], rate: int | None, first: Chunk) -> None:
@@ -80,13 +78,9 @@ def _bad_sound(where: str, error: BadSound) -> DataError:
 
 @final
 class VideoFrames:
-    """A pure, picklable change of video files, or of packed frames, into frames.
+    """A pure, picklable change of videos, or of packed frames, into frames as ``images`` has them.
 
-    Args:
-        fields: The input's fields that are videos, by name.
-        images: The preparation of each frame.
-        channels: 1 or 3; None: as in the input.
-        frame_rate: Frames per second; None: all.
+    ``channels`` and ``frame_rate`` may be None: as in the input.
     """
 
     def __init__(
@@ -122,11 +116,7 @@ class VideoFrames:
             self.stored[name] = replace(field, shape=(None, *first.shape))
 
     def __call__(self, chunk: Chunk) -> Records:
-        """Return the fields.
-
-        Raises:
-            DataError: D260 for a video that cannot be read, D107 for raw frames of another size.
-        """
+        """Return the fields. DataError D260 for a video that is not readable, D107 for a size."""
         records: Records = {}
         for name in self.given:
             pairs = zip(chunk.records[name], chunk.keys, strict=True)

@@ -100,11 +100,7 @@ class SplitRule:
         return str(whole.with_name(f"{whole.stem}-{name}{whole.suffix}"))
 
     def shared_path(self, path: str) -> str:
-        """Return the path, without its ending, of what all splits share, such as the journal.
-
-        A folder named after a split is no place for it: ``a/{split}/b.h5`` becomes
-        ``a/train+val-b.h5``.
-        """
+        """Return the path of what splits share, such as ``a/train+val-b`` for ``a/{split}/b``."""
         if MARK not in path:
             return path
         steps = Path(path).parts
@@ -155,12 +151,8 @@ class SplitRule:
     def assign(self, hashes: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
         """Return the number of each record's split: int64 [n].
 
-        Args:
-            hashes: Of the records' texts, as ``hashed`` gives them: uint64 [n].
-            labels: The classes of the records: integers [n]; only for ``by=stratified``.
-
-        Raises:
-            ConfigError: C244 if a split has no record.
+        ``hashes`` are those of ``hashed``; ``labels``, integers [n], are for ``by=stratified``
+        alone. ConfigError C244 if a split has no record.
         """
         cuts = list(accumulate(self._exact))[:-1]
         if self.by is None:
@@ -181,7 +173,6 @@ class SplitRule:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user."""
         if self.by != LABEL:
             return ()
         words = f"pack.split_by={LABEL} puts all records of a class into one split"
