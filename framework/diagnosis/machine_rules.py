@@ -161,7 +161,7 @@ def little_memory(facts: Facts) -> Iterator[Verdict]:
     action = f"{' or '.join(ways)}; or end other programs"
     why = "Use less memory, or give the run more."
     unstalled_gain = 1 / max(1 - use.stalled_share, LEAST_UNSTALLED)
-    swapped = (use.swapped_in_bytes + use.swapped_out_bytes) / use.wall_s
+    swapped = use.swapped_bytes / use.wall_s
     if swapped >= SWAPPED_BYTES_PER_S:
         # A thread that prepares records waits for what is in swap, which the system brings.
         computing = min(1.0, max(LEAST_CORES, rates.prepare_cores - rates.prepare_system_cores))

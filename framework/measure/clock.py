@@ -5,7 +5,6 @@ A mark only records a name and a time. ``spans`` and ``lap`` compute the duratio
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from time import perf_counter
 from typing import NamedTuple, final
 
@@ -20,9 +19,9 @@ STEP_ENDS = "report"  # the name of a step's last mark
 SKIPPED = ""  # the name of a mark whose time does not count
 MOST_ROWS = 512  # steps that are kept between two reports; of more, every second one is dropped
 UPDATE = "optimizer"  # the first span after the exchange of the gradients
+SAMPLED_EVERY = 16  # steps; on a GPU, the marks of one step cost 30 us of the host
 
 Row = tuple[float, ...]  # as in ``KnowsOwnWork.own_work``
-SAMPLED_EVERY = 16  # steps; on a GPU, the marks of one step cost 30 us of the host
 
 
 @final
@@ -43,6 +42,8 @@ class _Steps:
         else:
             self._seen.add(name)
             self._seconds.setdefault(name, []).append(seconds)
+        if name == STEP_ENDS:
+            self.end()
 
     def add_marks(self, marks: Iterable[tuple[str, float]], last: float) -> float:
         """Add marks of host time, and return the time of the newest one.
@@ -50,9 +51,7 @@ class _Steps:
         ``last`` is the time of the mark before them. The loop contains ``add`` and ``end``, because
         calls would cost time at every step.
         """
-        seconds = self._seconds
-        seen = self._seen
-        taken = self._taken
+        seconds, seen, taken = self._seconds, self._seen, self._taken
         for name, now in marks:
             if name in seen:
                 seconds[name][-1] += now - last
@@ -130,26 +129,21 @@ class OwnWork:
             self._carried_s = self._pending_s = 0.0
             self._origin_s = None
         else:
-            self._span(name, took_s + self._carried_s)
-
-    def _span(self, name: str, seconds: float) -> None:
-        if self._pending_s:
-            self._add(EXCHANGE, self._pending_s)
-            self._exchange_s += self._pending_s
-            self._pending_s = 0.0
-        self._carried_s = 0.0
-        if name == UPDATE:
-            self._end_row()
-        self._add(name, seconds)
-        # A device's time without work is what waiting for data costs it.
-        column = "wait" if name == IDLE else name
-        if column in self._own_s:
-            self._own_s[column] += seconds
+            if self._pending_s:
+                self._add(EXCHANGE, self._pending_s)
+                self._exchange_s += self._pending_s
+            seconds = took_s + self._carried_s
+            self._carried_s = self._pending_s = 0.0
+            if name == UPDATE:
+                self._end_row()
+            self._add(name, seconds)
+            # A device's time without work is what waiting for data costs it.
+            column = "wait" if name == IDLE else name
+            if column in self._own_s:
+                self._own_s[column] += seconds
 
     def _end_row(self) -> None:
-        origin_s = self._origin_s
-        if not self._has_host_times:
-            origin_s = 0.0
+        origin_s = self._origin_s if self._has_host_times else 0.0
         if origin_s is not None and self._exchange_s and self._number % self._stride == 0:
             own_s = tuple(self._own_s.values())
             row = (float(self._number), origin_s + sum(own_s), self._exchange_s, *own_s)
@@ -207,15 +201,10 @@ class RankClock(HostClock):
     def __init__(self) -> None:
         super().__init__()
         self.time_base = boot_number()
-        self._work = OwnWork(self._add, has_host_times=True)
+        self._work = OwnWork(self._steps.add, has_host_times=True)
 
     def own_work(self) -> list[Row]:
         return self._work.take()
-
-    def _add(self, name: str, seconds: float) -> None:
-        self._steps.add(name, seconds)
-        if name == STEP_ENDS:
-            self._steps.end()
 
     def _count_marks(self) -> None:
         mark = self._work.mark
@@ -241,8 +230,8 @@ class CudaClock:
 
     Events are recorded in the stream that was current when the step began. ``wait`` is the host's
     time, during which the device may still work. ``idle`` is the device's, from its last work to
-    the moment the host had the next batch. All names but ``wait`` add up to the device's time, so
-    nothing is counted twice. The newest steps may be reported one lap later.
+    the moment the host had the next batch. All names but ``wait`` add up to the device's time. The
+    newest steps may be reported one lap later.
 
     Args:
         device: The GPU.
@@ -273,9 +262,7 @@ class CudaClock:
         self._num_unmeasured = 0  # that no measured step stands for yet
         self._spans: dict[str, Span] = {}  # of all steps, from those that were measured
         self._typical: dict[str, Span] = {}  # of the newest step that may stand for others
-        self._work: OwnWork | None = None
-        if of_rank:
-            self._work = OwnWork(self._steps.add, has_host_times=False)
+        self._work = OwnWork(self._steps.add, has_host_times=False) if of_rank else None
         self.skip()
 
     def mark(self, name: str) -> None:
@@ -301,7 +288,6 @@ class CudaClock:
             self._end_step()
 
     def skip(self) -> None:
-        self._left = 0
         self._is_first = True
         self._begin()
 
@@ -331,6 +317,7 @@ class CudaClock:
 
     def _begin(self) -> None:
         """Begin a step that is measured."""
+        self._left = 0
         self._stream = torch.cuda.current_stream(self._device)
         self.mark(SKIPPED)
 
@@ -354,7 +341,6 @@ class CudaClock:
             self._has_lapped = False
             self._is_first = True
             if self._left:
-                self._left = 0
                 self._begin()
 
     def _count_marks(self) -> None:
@@ -362,37 +348,27 @@ class CudaClock:
         marks = self._marks
         while marks and marks[0].event.query():
             mark = marks.popleft()
-            last = self._last
-            if last is not None:
-                self._count(mark, last)
-                self._free.append(last.event)
+            if self._last is not None:
+                self._count(mark, self._last)
+                self._free.append(self._last.event)
             self._last = mark
 
     def _count(self, mark: _Mark, last: _Mark) -> None:
-        add = self._steps.add
-        if self._work is not None:
-            add = partial(self._work.mark, now_s=mark.host_s)
-        if mark.name == SKIPPED:
-            if self._work is not None:
-                add(SKIPPED, 0.0)
-            return
-        device_s = last.event.elapsed_time(mark.event) / 1e3
-        if mark.name == "wait":
+        name = mark.name
+        device_s = last.event.elapsed_time(mark.event) / 1e3 if name else 0.0
+        if name == "wait":
             self._steps.add("wait", mark.host_s - last.host_s)
-        add(IDLE if mark.name == "wait" else mark.name, device_s)
-        if mark.name == STEP_ENDS:
-            self._steps.end()
-            if self._every > 1:
-                self._count_step(mark)
-
-    def _count_step(self, mark: _Mark) -> None:
-        """Count the step that ends with a mark, and the steps that it stands for."""
-        step = self._steps.take()
-        wait = step.pop("wait", Span())
-        self._spans = merged(self._spans, {"wait": wait})
-        self._add(step, mark.num_steps)
-        if mark.is_typical:
-            self._typical = step
+            name = IDLE
+        if self._work is not None:
+            self._work.mark(name, device_s, mark.host_s)
+        elif name:
+            self._steps.add(name, device_s)
+        if name == STEP_ENDS and self._every > 1:  # count the steps that it stands for, too
+            step = self._steps.take()
+            self._spans = merged(self._spans, {"wait": step.pop("wait", Span())})
+            self._add(step, mark.num_steps)
+            if mark.is_typical:
+                self._typical = step
 
     def _add(self, step: dict[str, Span], count: int) -> None:
         """Add the spans of one step ``count`` times."""

@@ -16,9 +16,7 @@ NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "9p", "glusterfs", "beegfs", "gpfs", "virtiofs"
 }  # fmt: skip
 NUM_THREADS = 8
-PAGE = mmap.PAGESIZE
-# More of a huge file or record says nothing new.
-MOST_BYTES = 4 << 20
+MOST_BYTES = 4 << 20  # more of a huge file or record says nothing new
 
 
 def disk_kind(path: str) -> str:
@@ -44,14 +42,13 @@ def disk_kind(path: str) -> str:
 def file_system(path: str) -> str:
     """Return the type of the file system that holds ``path``."""
     place = Path(path).resolve()
-    system = "no such mount"
-    longest = 0
-    for mount in psutil.disk_partitions(all=True):
-        # A later mount hides an earlier one in the same place.
-        if place.is_relative_to(mount.mountpoint) and len(mount.mountpoint) >= longest:
-            system = mount.fstype
-            longest = len(mount.mountpoint)
-    return system
+    mounts = [
+        (len(mount.mountpoint), number, mount.fstype)
+        for number, mount in enumerate(psutil.disk_partitions(all=True))
+        if place.is_relative_to(mount.mountpoint)
+    ]
+    # A later mount hides an earlier one in the same place.
+    return max(mounts, default=(0, 0, "no such mount"))[2]
 
 
 class Piece(NamedTuple):
@@ -83,9 +80,7 @@ def disk_rate(pieces: Sequence[Piece], seconds: float) -> DiskRate | None:
             cold_many = sum(job.result() for job in jobs)
     except (OSError, AttributeError):  # no direct access here, or a file is gone
         return None
-    if cold and cold_many:
-        return DiskRate(cold, cold_many)
-    return None
+    return DiskRate(cold, cold_many) if cold and cold_many else None
 
 
 def _rate(pieces: Sequence[Piece], seconds: float) -> float:
@@ -104,11 +99,11 @@ def _read(piece: Piece) -> int:
 
     Direct access needs whole pages, in the file and in memory. Source: open(2), O_DIRECT.
     """
-    first = piece.start // PAGE * PAGE
+    first = piece.start // mmap.PAGESIZE * mmap.PAGESIZE
     length = min(piece.start + piece.length - first, MOST_BYTES)
     descriptor = os.open(piece.path, os.O_RDONLY | os.O_DIRECT)
     try:
-        with mmap.mmap(-1, -(-length // PAGE) * PAGE) as buffer:
+        with mmap.mmap(-1, -(-length // mmap.PAGESIZE) * mmap.PAGESIZE) as buffer:
             return min(piece.length, os.preadv(descriptor, [buffer], first))
     finally:
         os.close(descriptor)

@@ -36,10 +36,7 @@ class Throttle(NamedTuple):
 class Cgroups:
     """The groups of this process and all groups around them, since each of them sets a limit.
 
-    Args:
-        root: Where the groups are mounted.
-        own: The file that names the groups of a process.
-
+    Groups are mounted in ``root``, and the file ``own`` names those of a process.
     Source: the kernel's documents, admin-guide/cgroup-v2.rst and admin-guide/cgroup-v1.
     """
 
@@ -64,8 +61,7 @@ class Cgroups:
 
     def memory_limit_bytes(self) -> int | None:
         """Return the smallest limit, or None without one."""
-        limits = [limit for folder in self._folders("memory") if (limit := _limit(folder))]
-        return min(limits, default=None)
+        return min((limit for _, limit in self._limits()), default=None)
 
     def available_memory_bytes(self) -> int | None:
         """Return what can be taken before the limit, or None without a limit.
@@ -73,14 +69,19 @@ class Cgroups:
         The group's cached files count as free, because the kernel gives them back.
         """
         available: list[int] = []
-        for folder in self._folders("memory"):
-            limit = _limit(folder)
+        for folder, limit in self._limits():
             used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
-            if limit and used is not None:
+            if used is not None:
                 counts = _counts(folder / "memory.stat")
                 cached = counts.get("total_inactive_file", counts.get("inactive_file", 0))
                 available.append(max(0, limit - used + cached))
         return min(available, default=None)
+
+    def _limits(self) -> Iterator[tuple[Path, int]]:
+        for folder in self._folders("memory"):
+            limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+            if limit and limit < UNLIMITED:
+                yield folder, limit
 
     def _folders(self, controller: str) -> Iterator[Path]:
         """Yield the folders of our groups and of those around them, in both versions.
@@ -109,11 +110,6 @@ def _quota(folder: Path) -> float:
     if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
         return int(words[0]) / int(words[1])
     return math.inf
-
-
-def _limit(folder: Path) -> int | None:
-    limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
-    return None if limit is None or limit >= UNLIMITED else limit
 
 
 def _number(*files: Path) -> int | None:
@@ -146,26 +142,23 @@ def peak_rss_bytes() -> int:
 
 def rss_bytes(pid: int) -> int | None:
     """Return the physical memory of a process, shared pages included; None if it has ended."""
-    try:
+    with suppress(psutil.Error):
         return psutil.Process(pid).memory_info().rss
-    except psutil.Error:
-        return None
+    return None
 
 
 def unshared_bytes(pid: int) -> int:
     """Return the physical memory that a process does not share; 0 if it has ended."""
-    try:
+    with suppress(psutil.Error):
         memory = psutil.Process(pid).memory_info()
-    except psutil.Error:
-        return 0
-    return memory.rss - getattr(memory, "shared", 0)
+        return memory.rss - getattr(memory, "shared", 0)
+    return 0
 
 
 def process_cpu_s(pid: int) -> float | None:
     """Return the exact CPU time of a process; None if it has ended or this is not Linux.
 
-    /proc and psutil count hundredths of a second.
-    Source: glibc's ``clock_getcpuclockid``, which makes the number of a clock from the process id.
+    psutil counts hundredths of a second. Source: glibc's ``clock_getcpuclockid``.
     """
     try:
         return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)
@@ -213,7 +206,7 @@ def boot_number() -> float:
     return float(1 + zlib.crc32(text.encode()))
 
 
-_before: list[int] = []  # the cores that this process had before ``run_on``
+_before: list[int] = []  # the cores that this process had before ``stay_beside``
 
 
 def num_cores() -> int:
@@ -226,46 +219,31 @@ def num_cores() -> int:
     return max(1, math.ceil(min(allowed, CGROUPS.cores())))
 
 
-def run_on(cores: set[int]) -> None:
-    """Run all threads of this process, one of several ranks, on these cores only.
-
-    ``num_cores`` still counts all that it had, which the ranks of this host share.
-    """
-    _before.append(num_cores())
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(ProcessLookupError):  # it has ended
-            os.sched_setaffinity(int(thread), cores)
-
-
 def stay_beside(device: torch.device) -> None:
     """Let this rank, one of several on this host, run only on the cores of its GPU's NUMA node.
 
     Nothing happens if the system does not name the node, or if none of its cores is allowed. A host
-    with one rank is left alone, because its workers may need all cores.
+    with one rank is left alone, because its workers may need all cores. ``num_cores`` still counts
+    all cores, which the ranks of this host share.
     """
     if device.type != "cuda" or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == 1:
         return
     # The node is -1 if there is only one. Some versions of torch do not know the bus.
     with suppress(OSError, ValueError, AttributeError):
-        properties = torch.cuda.get_device_properties(device)
-        domain, bus, number = (
-            getattr(properties, f"pci_{name}_id") for name in ("domain", "bus", "device")
-        )
-        gpu = SYSTEM / "bus/pci/devices" / f"{domain:04x}:{bus:02x}:{number:02x}.0"
-        node = int((gpu / "numa_node").read_text(encoding="ascii"))
+        gpu = torch.cuda.get_device_properties(device)
+        bus = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+        node = int((SYSTEM / "bus/pci/devices" / bus / "numa_node").read_text(encoding="ascii"))
         text = (SYSTEM / f"devices/system/node/node{node}/cpulist").read_text(encoding="ascii")
-        cores = _parsed(text) & os.sched_getaffinity(0)
+        cores: set[int] = set()
+        for part in text.strip().split(","):  # such as 0-3,8
+            first, _, last = part.partition("-")
+            cores.update(range(int(first), int(last or first) + 1))
+        cores &= os.sched_getaffinity(0)
         if cores and cores != os.sched_getaffinity(0):
-            run_on(cores)
-
-
-def _parsed(text: str) -> set[int]:
-    """Return the numbers of a list such as ``0-3,8,10-11``."""
-    numbers: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        numbers.update(range(int(first), int(last or first) + 1))
-    return numbers
+            _before.append(num_cores())
+            for thread in os.listdir("/proc/self/task"):
+                with suppress(ProcessLookupError):  # it has ended
+                    os.sched_setaffinity(int(thread), cores)
 
 
 def move_threads(cores: set[int]) -> None:

@@ -1,11 +1,7 @@
-"""``debug=profile``: trace the operators of a few steps, with our spans beside them.
-
-Perfetto and TensorBoard open the trace.
-"""
+"""``debug=profile``: trace the operators of a few steps, with our spans beside them."""
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, final
@@ -27,15 +23,12 @@ ANCHOR = "paceline clock"  # an event whose time is known in both clocks
 QUIET = "6"  # KINETO_LOG_LEVEL that hides even start and stop
 TRACK = 1  # the number of the thread that shows our spans
 
-Drawn = tuple[str, float, float]  # name, start and end in host seconds
-
 
 @final
 class ProfiledClock:
-    """A clock with a tracer beside it in steps 7 to 12.
+    """A clock with a tracer beside it in steps 7 to 12, whose cost between steps is not counted.
 
-    What the tracer costs between steps is not counted. The file ``path`` is written after the last
-    traced step, or by ``close`` if the run ends earlier.
+    The file ``path`` is written after the last traced step, or by ``close`` if the run ends before.
     """
 
     def __init__(self, clock: Clock, path: Path) -> None:
@@ -44,7 +37,7 @@ class ProfiledClock:
         self._num_steps = 0
         self._last = perf_counter()
         self._anchor_s: float | None = None
-        self._drawn: list[Drawn] = []
+        self._drawn: list[tuple[str, float, float]] = []  # name, start and end in host seconds
         if not torch.cuda.is_available():  # with CUDA, CUPTI may have something to say
             os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
         steps = schedule(wait=WAIT, warmup=WARM_UP, active=TRACED, repeat=1)
@@ -60,7 +53,15 @@ class ProfiledClock:
             self._drawn.append((name, self._last, now))
         self._last = now
         if name == STEP_ENDS and self._tracer is not None:
-            self._end_step(self._tracer)
+            self._num_steps += 1
+            self._tracer.step()
+            if self._num_steps == WAIT + WARM_UP:
+                self._anchor_s = perf_counter()
+                with record_function(ANCHOR):
+                    pass
+            elif self._num_steps == LEAST_STEPS:
+                self.close()
+            self.skip()
 
     def skip(self) -> None:
         self._clock.skip()
@@ -78,17 +79,6 @@ class ProfiledClock:
         if tracer is not None:
             tracer.stop()
 
-    def _end_step(self, tracer: profile) -> None:
-        self._num_steps += 1
-        tracer.step()
-        if self._num_steps == WAIT + WARM_UP:
-            self._anchor_s = perf_counter()
-            with record_function(ANCHOR):
-                pass
-        elif self._num_steps == LEAST_STEPS:
-            self.close()
-        self.skip()
-
     def _save(self, tracer: profile) -> None:
         with publish(self.path) as temporary:
             tracer.export_chrome_trace(str(temporary))
@@ -98,7 +88,7 @@ class ProfiledClock:
             temporary.write_text(json.dumps(trace), encoding="utf-8")
         self._anchor_s = None
 
-    def _events(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _events(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return our spans as events of the trace, whose times are microseconds."""
         anchor_us = next((event["ts"] for event in events if event.get("name") == ANCHOR), None)
         if anchor_us is None or self._anchor_s is None:

@@ -1,12 +1,9 @@
 """Attribute host time to the lines of somebody's Python code by sampling the stack of a thread.
 
-A second thread looks at the first one's stack every few milliseconds. Calls of torch and of
-Paceline are charged to the line outside of both that made them. A sample weighs the time since the
-sample before it.
-
-Source: ``sys._current_frames()``, as in py-spy's and Austin's predecessors. The second thread needs
-Python's lock, and would only see lines that release it. A short switch interval makes the first
-thread release it anywhere.
+A second thread looks at the first one's stack every few milliseconds, and a sample weighs the time
+since the one before. Calls of torch and of Paceline are charged to the line outside of both that
+made them. The second thread needs Python's lock: a short switch interval makes the first thread
+release it anywhere. Source: ``sys._current_frames()``, as in py-spy's predecessors.
 """
 
 import linecache
@@ -50,22 +47,14 @@ class CodeLine(NamedTuple):
         return linecache.getline(self.file, self.line).strip()
 
 
-@dataclass(frozen=True)
+@dataclass
 class SampledLine:
-    """Time of one line.
-
-    Attributes:
-        place: The line.
-        label: What ran, as the caller named it.
-        seconds: The time in this line and in what it called.
-        python_s: The part of it outside of torch's layers: in the line itself, in C code that it
-            calls, or in other libraries.
-    """
+    """The time of one line and of what it called."""
 
     place: CodeLine
-    label: str
-    seconds: float
-    python_s: float
+    label: str  # what ran, as the caller named it
+    seconds: float = 0.0
+    python_s: float = 0.0  # outside of torch's layers: in the line itself, in C, or in libraries
 
 
 def charged(frame: FrameType | None) -> CodeLine | None:
@@ -76,27 +65,21 @@ def charged(frame: FrameType | None) -> CodeLine | None:
     """
     library: CodeLine | None = None
     for _ in range(DEEPEST):
-        if frame is None:
+        if frame is None or frame.f_code.co_filename.startswith(OURS):
             break
         file = frame.f_code.co_filename
-        if file.startswith(OURS):
-            break
-        if is_blamed(file):
+        is_installed = file.startswith(INSTALLED)
+        # Others are charged to their caller.
+        blameless = (TORCH, NUMPY) if is_installed else ("<", STANDARD, TORCH)
+        if not file.startswith(blameless):
             # Python knows no line for some instructions, such as those that close a context.
             line = frame.f_lineno or frame.f_code.co_firstlineno
             place = CodeLine(file, line, frame.f_code.co_name)
-            if not file.startswith(INSTALLED):
+            if not is_installed:
                 return place
             library = library or place
         frame = frame.f_back
     return library
-
-
-def is_blamed(file: str) -> bool:
-    """Return whether a file is to blame for its time, and not whoever calls it."""
-    if file.startswith(INSTALLED):
-        return not file.startswith((TORCH, NUMPY))
-    return not file.startswith(("<", STANDARD, TORCH))
 
 
 @final
@@ -106,12 +89,10 @@ class StackSampler:
     Set ``label`` to what runs, at any time. A sample costs the sampled thread about 50 us.
     """
 
-    def __init__(self, interval_s: float = INTERVAL_S) -> None:
-        self.label = ""
+    def __init__(self, label: str = "") -> None:
+        self.label = label
         self.total_s = 0.0  # between starts and stops
-        self._interval_s = interval_s
-        self._seconds: defaultdict[tuple[str, CodeLine], float] = defaultdict(float)
-        self._python_s: defaultdict[tuple[str, CodeLine], float] = defaultdict(float)
+        self._lines: dict[tuple[str, CodeLine], SampledLine] = {}
         self._thread: threading.Thread | None = None
         self._is_done = threading.Event()
         self._switch_s = 0.0
@@ -136,26 +117,28 @@ class StackSampler:
 
     def lines(self) -> list[SampledLine]:
         """Return all lines, those with the most time first."""
-        lines = [
-            SampledLine(place, label, seconds, self._python_s[label, place])
-            for (label, place), seconds in self._seconds.items()
-        ]
-        return sorted(lines, key=lambda line: -line.seconds)
+        return sorted([*self._lines.values()], key=lambda line: -line.seconds)
+
+    def python_s(self) -> defaultdict[str, float]:
+        """Return the seconds of all lines by label, outside of torch's layers."""
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for line in [*self._lines.values()]:
+            seconds[line.label] += line.python_s
+        return seconds
 
     def _run(self, sampled: int) -> None:
         last_s = perf_counter()
-        while not self._is_done.wait(self._interval_s):
+        while not self._is_done.wait(INTERVAL_S):
             frame = sys._current_frames().get(sampled)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
             now_s = perf_counter()
-            self._count(frame, now_s - last_s)
+            passed_s = now_s - last_s
             last_s = now_s
+            self.total_s += passed_s
+            place = charged(frame)
+            if place is not None and frame is not None:
+                key = (self.label, place)
+                line = self._lines.setdefault(key, SampledLine(place, self.label))
+                line.seconds += passed_s
+                if not frame.f_code.co_filename.startswith((LAYERS, OURS)):
+                    line.python_s += passed_s
         self.total_s += perf_counter() - last_s
-
-    def _count(self, frame: FrameType | None, passed_s: float) -> None:
-        self.total_s += passed_s
-        place = charged(frame)
-        if place is None or frame is None:
-            return
-        self._seconds[self.label, place] += passed_s
-        if not frame.f_code.co_filename.startswith((LAYERS, OURS)):
-            self._python_s[self.label, place] += passed_s

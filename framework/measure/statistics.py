@@ -1,8 +1,7 @@
 """Medians, quartiles and significance tests for repeated measurements.
 
-A choice counts as the fastest only if a two-sided Mann-Whitney U test says so. Its samples are
-processes: reports or windows of one process share its memory layout, its thread placement and the
-minute it ran in, so ten of them are not ten samples.
+The samples of a test are processes: windows of one process share its memory layout, its threads'
+places and the minute it ran in.
 """
 
 import statistics
@@ -21,8 +20,7 @@ LEVEL = 0.01  # how often chance alone may pass the test
 LEAST_GAIN = 1.03  # less is not worth a change: two runs of the same differ by as much
 PAIRED_LEVEL = 0.025  # how often the present settings may lose to an equal by chance
 LEAST_PAIRS = 6  # fewer cannot reach the level: 1 / 2**6
-# Cores that other programs keep busy: enough to make the rate of a process doubtful.
-BUSY_CORES = 0.5
+BUSY_CORES = 0.5  # that other programs take make the rate of a process doubtful
 NO_CLAIM = "no difference can be claimed"
 ONE_AFTER_THE_OTHER = (
     "all repeats of one choice ran before those of another; let them take turns, by 'paceline "
@@ -41,25 +39,16 @@ def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
 
 def spread_share(values: Iterable[float]) -> float:
     """Return half the distance between the quartiles as a share of the median; 0 for one value."""
-    known = list(values)
-    if len(known) < 2:
-        return 0.0
-    low, middle, high = quartiles(known)
-    return (high - low) / 2 / middle
+    low, middle, high = quartiles([*values] or [0.0])
+    return (high - low) / 2 / middle if high > low else 0.0
 
 
 class Claim(NamedTuple):
-    """What may be claimed about several choices.
+    """What may be claimed about several choices."""
 
-    Attributes:
-        medians: The median of each choice, over the processes that were compared.
-        proved: Whether the choice with the highest one may be called the fastest.
-        words: The test and its result.
-    """
-
-    medians: list[float]
-    proved: bool
-    words: str
+    medians: list[float]  # of each choice, over the processes that were compared
+    proved: bool  # whether the choice with the highest median may be called the fastest
+    words: str  # the test and its result
 
     @property
     def highest(self) -> int:
@@ -72,30 +61,29 @@ def claim(
     loads: Sequence[Sequence[float]],
     places: Sequence[Sequence[float]],
 ) -> Claim:
-    """Compare the choice with the highest median with every other.
+    """Compare the choice with the highest median with every other, by Mann-Whitney U tests.
 
-    A process beside busy programs is left out, since it measures their load as well. If all
-    processes of one choice ran before those of another, nothing is claimed: the machine may have
-    changed meanwhile.
+    Processes beside busy programs are left out. Nothing is claimed if all processes of one choice
+    ran before those of another, since the machine may have changed.
 
     Args:
         samples: For each of at least two choices, its rate in each process.
         loads: For each rate, the cores that other programs kept busy.
         places: For each rate, when it was measured, or its place in time.
     """
-    medians = [median(sample) for sample in samples]
     quiet = [
         [rate for rate, load in zip(*pair, strict=True) if load < BUSY_CORES]
         for pair in zip(samples, loads, strict=True)
     ]
     if not all(quiet):
         most = max(max(each) for each in loads)
-        return Claim(medians, False, f"not tested: other programs kept up to {most:.1f} cores busy")
+        words = f"not tested: other programs kept up to {most:.1f} cores busy"
+        return Claim([median(sample) for sample in samples], False, words)
     num_busy = sum(map(len, samples)) - sum(map(len, quiet))
-    beside = f"; {num_busy} beside busy programs left out" if num_busy else ""
     tested = Claim([median(sample) for sample in quiet], False, "")
     best = quiet[tested.highest]
     others = [sample for number, sample in enumerate(quiet) if number != tested.highest]
+    proved = False
     if max(least_p(len(best), len(other)) for other in others) > LEVEL:
         words = f"not tested: that takes {repeats_needed(LEVEL)} processes of each"
     elif max(map(min, places)) > min(map(max, places)):  # a choice was over before another began
@@ -103,13 +91,15 @@ def claim(
     else:
         try:
             p = max(u_test(best, other) for other in others)
+            proved = p <= LEVEL
+            words = f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
+            if proved:
+                words = f"Mann-Whitney U, p <= {LEVEL:g} against every other"
         except ResourceError as error:  # without SciPy the caller still has its table
-            return tested._replace(words=f"not tested: {error}{beside}")
-        if p <= LEVEL:
-            words = f"Mann-Whitney U, p <= {LEVEL:g} against every other"
-            return tested._replace(proved=True, words=words + beside)
-        words = f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
-    return tested._replace(words=words + beside)
+            words = f"not tested: {error}"
+    if num_busy:
+        words += f"; {num_busy} beside busy programs left out"
+    return tested._replace(proved=proved, words=words)
 
 
 def least_p(num_before: int, num_after: int) -> float:
@@ -145,10 +135,7 @@ def signed_rank_test(differences: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Records per second of two settings that were measured in turn.
-
-    What slows the machine for a while slows both settings of a pair.
-    """
+    """Records per second of two settings in turn: what slows the machine slows both of a pair."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -172,9 +159,9 @@ class Pairs:
     @property
     def spread(self) -> float:
         """Half the interquartile range of the ratios, or half the range of fewer than four."""
-        low, high = (
-            self.quartiles if len(self.ratios) >= 4 else (min(self.ratios), max(self.ratios))
-        )
+        low, high = min(self.ratios), max(self.ratios)
+        if len(self.ratios) >= 4:
+            low, high = self.quartiles
         return (high - low) / 2
 
     @property

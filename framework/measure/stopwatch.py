@@ -1,7 +1,4 @@
-"""Thread-seconds of the stages of reading: read, decode, transform, collate.
-
-``contracts.data.Source.stages`` defines them.
-"""
+"""Thread-seconds of the stages of reading: read, decode, transform, collate."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -11,17 +8,14 @@ from typing import final
 
 @final
 class Stopwatch:
-    """One thread's work on one slice of a batch. A mark takes 0.2 us.
-
-    The time between two marks belongs to the stage of the second.
-    """
+    """One thread's work on one slice of a batch. A mark takes 0.2 us."""
 
     def __init__(self) -> None:
         self.stages_s: dict[str, float] = {}
         self._last = perf_counter()
 
     def mark(self, stage: str) -> float:
-        """Return the seconds since the last mark."""
+        """Count the seconds since the last mark for ``stage``, and return them."""
         now = perf_counter()
         seconds = now - self._last
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + seconds
@@ -42,13 +36,12 @@ class Stages:
         self._taken_s: dict[str, float] = {}
 
     def add_slices(self, slices_s: Iterable[Mapping[str, float]]) -> None:
-        """Add a batch's seconds, slice by slice."""
         for stages_s in slices_s:
             for stage, seconds in stages_s.items():
                 self.sums_s[stage] += seconds
 
     def take(self) -> dict[str, float]:
-        """Return seconds per stage since the last call, without stages that took none."""
+        """Return the seconds since the last call, without stages that took none."""
         before_s = self._taken_s
         self._taken_s = dict(self.sums_s)
         since_s = {stage: s - before_s.get(stage, 0.0) for stage, s in self._taken_s.items()}

@@ -95,10 +95,12 @@ def test_other_programs_are_seen(monkeypatch):
 def test_what_we_took_is_not_others(monkeypatch, own_s, others):
     busy = iter([10.0, 13.0])
     monkeypatch.setattr(usage, "busy_cpu_s", lambda: next(busy))
-    meter = usage._Others()
-    assert meter.read(meter._at + 0.5, own_s / 2) == {}
-    assert meter.read(meter._at + 2.0, own_s / 2) == {"others_cpu_cores": others}
-    assert meter.read(meter._at + 0.1, 0.0) == {"others_cpu_cores": others}
+    meter = Usage(CPU)
+    meter._measure_others(meter._at + 0.5, own_s / 2)
+    assert meter._slow == {}
+    meter._measure_others(meter._at + 2.0, own_s / 2)
+    meter._measure_others(meter._at + 2.1, 0.0)
+    assert meter._slow == {"others_cpu_cores": others}
 
 
 def test_what_the_system_cannot_tell_is_left_out(monkeypatch, worker):
@@ -112,7 +114,7 @@ def test_what_the_system_cannot_tell_is_left_out(monkeypatch, worker):
 def test_a_gpu_that_cannot_be_asked_is_asked_once_and_left_out():
     meter = Usage(torch.device("cuda"))
     assert all("gpu_busy_share" not in meter.lap() for _ in range(3))
-    assert not meter._gpu._has_nvml
+    assert not meter._asks_nvml
 
 
 @pytest.mark.gpu
