@@ -2,39 +2,67 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from framework.contracts.span import LateRank, RankSpan, Span, shares, step_s, waiting_share
-from framework.diagnosis.step_load import Load, times_per_step
 from framework.measure.disk import DiskRate
 from framework.measure.machine_watch import MachineUse
 
-# With a smaller headroom data is not the problem. Measurements cannot resolve less.
-DATA_GAIN = 1.03
-# With a smaller speedup of two free threads, the cores are too busy to judge a lock.
-LEAST_TWO = 1.3
-# The share of a step that `headroom` leaves to computing, at least.
-LEAST_LEFT = 0.01
-# Training that never ran would have an endless demand, and gain endlessly.
-LEAST_CORES = 0.05
-# The spans in which a step computes. With less reading beside them, they vary by this share.
+DATA_GAIN = 1.03  # with a smaller headroom data is not the problem: no measurement resolves less
+LEAST_TWO = 1.3  # with a smaller speedup of two free threads, the cores are too busy for a verdict
+LEAST_LEFT = 0.01  # the share of a step that `headroom` leaves to computing, at least
+LEAST_CORES = 0.05  # training that never ran would have an endless demand, and gain endlessly
+# The spans in which a step computes. With less reading beside them, they vary by a share.
 COMPUTING = ("compute", "forward", "backward", "optimizer")
 SLOWED = 0.1
-# The keys whose saves also write the weights of the model.
-WITH_WEIGHTS = ("validate_every", "checkpoint.every_epochs")
+WITH_WEIGHTS = ("validate_every", "checkpoint.every_epochs")  # keys whose saves write weights, too
+HORIZON = 1000  # steps in which events are counted, in units of the shortest interval
+
+Shares = Mapping[str, float]  # or seconds, by name
+
+
+@dataclass(frozen=True)
+class Load:
+    """A model of a step, to predict the gain of advice that was not tried.
+
+    Workers divide ``load_s``, up to the number of cores; threads divide only the part that does not
+    hold Python's lock. Preparing overlaps the step if there are workers or the loader reads ahead.
+    The slower of the two then sets the pace, or the sum of both if the cores are too few.
+    """
+
+    load_s: float  # to prepare the records of a step in one thread
+    compute_s: float  # to compute a step
+    compute_cores: float  # CPU seconds per second of computing
+    num_cores: int
+    workers: int
+    kind: str  # of workers: thread or process
+    lock_share: float = 0.0  # share of preparing that holds Python's lock
+    ahead: bool = False  # whether the loader reads ahead
+    load_cores: float = 1.0  # CPU seconds per second of preparing
+    start_s: float = 0.0  # to start workers, per step of the epoch
+
+    @property
+    def step_s(self) -> float:
+        if self.workers == 0 and not self.ahead:
+            return self.load_s + self.compute_s
+        speedup = max(1.0, min(self.workers, self.num_cores / (self.load_cores or 1e-9)))
+        if self.kind == "thread" and speedup > 1:  # Amdahl's law
+            speedup = 1 / (self.lock_share + (1 - self.lock_share) / speedup)
+        work_s = self.load_s * self.load_cores + self.compute_s * self.compute_cores
+        return max(self.load_s / speedup, self.compute_s, work_s / self.num_cores) + self.start_s
 
 
 @dataclass(frozen=True)
 class PythonLine:
-    """A line of the user's Python, and its share of the time of a step or of a record."""
+    """A line of the user's Python that takes time, or that holds a call that waits."""
 
     part: str  # model, objective, augment or transform; of a script: step or items
     file: str
     line: int
     function: str
-    text: str
-    share: float
+    text: str  # the line of code
+    share: float  # of the time of a step or of a record
 
 
 @dataclass(frozen=True)
@@ -46,49 +74,6 @@ class Sync:
     call: str
     count: int  # calls in one step
     text: str  # the line of code
-
-
-@dataclass(frozen=True)
-class Machine:
-    num_cores: int  # that this process may use
-    memory_bytes: int  # free, or can be freed
-    gpu: str | None = None  # its name
-    bf16: bool = False  # whether the hardware multiplies bfloat16 numbers
-    load: float = 0.0  # cores that programs wanted in the minute before the diagnosis
-
-
-@dataclass(frozen=True)
-class MachineFacts:
-    """What a run has of the machine, and how training went beside everything else.
-
-    The gains are measured: training or computing with a change beside the same without it, in
-    turn. They are 1 if there was no reason to try the change.
-    """
-
-    use: MachineUse = field(default_factory=lambda: MachineUse(1.0))  # during training
-    num_threads: int = 1  # of torch, for one operator
-    fewer_threads: int = 1  # that were tried
-    fewer_threads_gain: float = 1.0  # of computing
-    fewer_threads_cores: float = 1.0  # that computing with them kept busy
-    opencv_threads: int = 1  # of OpenCV, for one call
-    no_opencv_gain: float = 1.0  # of training, without OpenCV's threads
-    all_cores: int = 1  # that the machine has
-    allowed_cores: int = 1  # in the affinity mask
-    all_cores_gain: float = 1.0  # of training on all cores
-    quota_cores: float | None = None  # of the control groups; None without a quota
-    memory_bytes: int = 1 << 40  # of the machine, or of the control groups if that is less
-    free_memory_bytes: int = 1 << 40  # after training, cached files included
-    in_group: bool = False  # whether a control group limits the memory
-    disk: DiskRate | None = None  # None: no disk, or not a store with files
-
-    @property
-    def demand(self) -> float:
-        """How many times the cores that training has it could use.
-
-        Its threads that could run but have no core count, up to the cores of the affinity mask.
-        """
-        wanted = min(float(self.allowed_cores), self.use.own_cores + self.use.waited_cores)
-        return max(1.0, wanted / max(self.use.own_cores, LEAST_CORES))
 
 
 @dataclass(frozen=True)
@@ -127,87 +112,25 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The settings that rules depend on. Choices are named by their modules."""
-
-    batch_size: int  # of this process
-    workers: int  # after null has been resolved
-    kind: str  # of workers: thread or process
-    loader: str
-    precision: str
-    transform: str = "none"
-    size: tuple[int, int] | None = None  # (height, width) of transformed images
-    has_function: bool = False  # whether the transform calls a Python function for each record
-    augment: str = "normalize"
-    shuffle: bool = True
-    block: int | None = None  # records per block of the block order
-    staged: bool = False  # whether the store is copied into memory before the first step
-    compiled: bool = False
-    select: str | None = None  # the expression that chooses records
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Records per second of each part alone and of all parts together. None: no such part."""
-
-    compute: float  # training steps on one repeated batch
-    whole: float  # training
-    loader: float  # workers and loader, without training
-    compute_cores: float = 1.0  # cores that computing keeps busy
-    other: float | None = None  # training steps on a repeated batch of another size
-    other_size: int = 0  # its records
-    read: float | None = None  # reading the store in one thread
-    read_cores: float = 1.0  # CPU seconds per second of reading; near 0 means waiting for the disk
-    prepare: float | None = None  # reading, decoding and transforming in one thread
-    prepare_cores: float = 1.0  # CPU seconds per second of it
-    prepare_system_cores: float = 0.0  # those of them that the system took, as for page faults
-    prepare_two: float | None = None  # the same in two threads together
-    two_cores: float = 2.0  # speedup of two threads without a lock, on these cores as they are
-    prepare_plain: float | None = None  # preparing with a function that does nothing
-    copy: float | None = None  # from host to device
-    wait: float = 0.0  # share of training spent waiting
-    # Seconds per step of each span, of training and of computing alone.
-    spans_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    compute_spans_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    spread: float = 0.0  # half the interquartile range of `whole`, as a share of the median
-
-
-@dataclass(frozen=True)
-class HostPython:
-    """Time that the user's own Python takes, without long operators of torch."""
-
-    # The shares of a step without waiting, in each of model, objective and augment.
-    step: Mapping[str, float] = field(default_factory=dict[str, float])
-    transform: float = 0.0  # the share of preparing a record; 0 if it was not measured
-    lines: tuple[PythonLine, ...] = ()  # with the largest shares, the largest first
-
-
-@dataclass(frozen=True)
 class RunFacts:
-    """What a validation, a save and a report cost, and every how many steps each happens.
-
-    A cost is in seconds, and an interval in optimizer steps.
-    """
+    """The seconds of a validation, a save and a report, and the optimizer steps between two."""
 
     epoch_steps: int
     validate_s: float = 0.0
     validate_every: float | None = None  # None: the run never validates
     save_s: float = 0.0  # the state alone
     weights_s: float = 0.0  # the weights of the model, which some saves write, too
-    # The intervals of saving by their key. A validation saves the state, too.
-    save_every: Mapping[str, float] = field(default_factory=dict[str, float])
-    report_s: Mapping[str, float] = field(default_factory=dict[str, float])  # by the sink's name
+    save_every: Shares = field(default_factory=dict[str, float])  # by key; a validation saves, too
+    report_s: Shares = field(default_factory=dict[str, float])  # by the sink's name
     report_every: int = 1
 
     @property
     def saves_per_step(self) -> float:
-        """How often a step is followed by a save."""
         return times_per_step(*self.save_every.values())
 
     @property
     def reports_per_step(self) -> float:
-        """How often a step is followed by a report: every epoch ends with one."""
-        return times_per_step(self.report_every, self.epoch_steps)
+        return times_per_step(self.report_every, self.epoch_steps)  # every epoch ends with one
 
     @property
     def costs_s(self) -> dict[str, float]:
@@ -228,18 +151,78 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was measured of a run in one process."""
+    """What was measured of a run in one process.
 
-    machine: Machine
-    settings: Settings
-    rates: Rates
-    storage: Storage | None = None  # None: the source makes its own records
+    Rates are records per second. Gains are measured: training or computing with a change beside the
+    same without it, in turn. They are 1 if there was no reason to try the change.
+    """
+
+    # The settings. Choices are named by their modules.
+    batch_size: int  # of this process
+    workers: int  # after null has been resolved
+    kind: str  # of workers: thread or process
+    loader: str
+    precision: str
+    # Rates of training steps on one repeated batch, of training, and of workers and loader alone.
+    compute: float
+    whole: float
+    loader_rate: float
+    # The machine.
+    num_cores: int  # that this process may use
+    free_memory_bytes: int  # or can be freed, after training
+    memory_bytes: int = 1 << 40  # of the machine, or of the control groups if that is less
+    in_group: bool = False  # whether a control group limits the memory
+    gpu: str | None = None  # its name
+    bf16: bool = False  # whether the hardware multiplies bfloat16 numbers
+    load_before: float = 0.0  # cores that programs wanted in the minute before the diagnosis
+    use: MachineUse = field(default_factory=lambda: MachineUse(1.0))  # during training
+    num_threads: int = 1  # of torch, for one operator
+    fewer_threads: int = 1  # that were tried
+    fewer_threads_gain: float = 1.0  # of computing
+    fewer_threads_cores: float = 1.0  # that computing with them kept busy
+    opencv_threads: int = 1  # of OpenCV, for one call
+    no_opencv_gain: float = 1.0  # of training, without OpenCV's threads
+    all_cores: int = 1  # that the machine has
+    allowed_cores: int = 1  # in the affinity mask
+    all_cores_gain: float = 1.0  # of training on all cores
+    quota_cores: float | None = None  # of the control groups; None without a quota
+    disk_rate: DiskRate | None = None  # None: no disk, or not a store with files
+    # More settings.
+    transform: str = "none"
+    size: tuple[int, int] | None = None  # (height, width) of transformed images
+    has_function: bool = False  # whether the transform calls a Python function for each record
+    augment: str = "normalize"
+    shuffle: bool = True
+    block: int | None = None  # records per block of the block order
+    staged: bool = False  # whether the store is copied into memory before the first step
+    compiled: bool = False
+    select: str | None = None  # the expression that chooses records
     convolutional: bool = False  # whether the model has 2-d convolutions, channels first
-    python: HostPython = HostPython()
-    on_machine: MachineFacts = MachineFacts()
+    # Rates of the parts. None: no such part, or not measured.
+    compute_cores: float = 1.0  # cores that computing keeps busy
+    other: float | None = None  # training steps on a repeated batch of another size
+    other_size: int = 0  # its records
+    read: float | None = None  # reading the store in one thread
+    read_cores: float = 1.0  # CPU seconds per second of reading; near 0 means waiting for the disk
+    prepare: float | None = None  # reading, decoding and transforming in one thread
+    prepare_cores: float = 1.0  # CPU seconds per second of it
+    prepare_system_cores: float = 0.0  # those of them that the system took, as for page faults
+    prepare_two: float | None = None  # the same in two threads together
+    two_cores: float = 2.0  # speedup of two threads without a lock, on these cores as they are
+    prepare_plain: float | None = None  # preparing with a function that does nothing
+    copy: float | None = None  # from host to device
+    wait: float = 0.0  # share of training spent waiting
+    spread: float = 0.0  # half the interquartile range of `whole`, as a share of the median
+    # Seconds per step of each span, of training and of computing alone.
+    spans_s: Shares = field(default_factory=dict[str, float])
+    compute_spans_s: Shares = field(default_factory=dict[str, float])
+    # The user's own Python, without long operators of torch, and calls that wait for the device.
+    python: Shares = field(default_factory=dict[str, float])  # shares, by the parts of `PythonLine`
+    lines: tuple[PythonLine, ...] = ()  # with the largest shares, the largest first
+    syncs: tuple[Sync, ...] = ()  # of one step
+    storage: Storage | None = None  # None: the source makes its own records
     slow_records: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as ``slow_block``
-    on_run: RunFacts | None = None  # None if there was no time to measure it
-    syncs: tuple[Sync, ...] = ()  # calls of the user that wait for the device, in one step
+    run: RunFacts | None = None  # None if there was no time to measure it
 
     @property
     def headroom(self) -> float:
@@ -248,10 +231,9 @@ class Facts:
         It is at most what removing the waiting and the preparing from a step can bring: other
         programs may have been busy while only one of the two rates was measured.
         """
-        rates = self.rates
-        factor = 1 / (rates.whole / rates.compute + self.copy_share)
-        if rates.prepare is not None:
-            data_share = rates.wait + rates.whole / rates.prepare
+        factor = 1 / (self.whole / self.compute + self.copy_share)
+        if self.prepare is not None:
+            data_share = self.wait + self.whole / self.prepare
             factor = min(factor, 1 / max(LEAST_LEFT, 1 - data_share))
         return max(1.0, factor)
 
@@ -262,7 +244,7 @@ class Facts:
     @property
     def slow_rate(self) -> float | None:
         """The rate of preparing, if it was measured and data limits training."""
-        return self.rates.prepare if self.data_limits else None
+        return self.prepare if self.data_limits else None
 
     @property
     def slow_storage(self) -> Storage | None:
@@ -271,28 +253,27 @@ class Facts:
 
     @property
     def cuda(self) -> bool:
-        return self.machine.gpu is not None
+        return self.gpu is not None
 
     @property
     def step_s(self) -> float:
         """Seconds of a training step."""
-        return self.settings.batch_size / self.rates.whole
+        return self.batch_size / self.whole
 
     @property
     def copy_share(self) -> float:
         """The share of training in which batches are copied to the device and augmented."""
-        spans_s = self.rates.spans_s
-        return spans_s.get("copy", 0.0) / (sum(spans_s.values()) or 1.0)
+        return self.spans_s.get("copy", 0.0) / (sum(self.spans_s.values()) or 1.0)
 
     @property
     def alone_s(self) -> float:
         """Seconds in which a step computes on a batch that stays on the device."""
-        return math.fsum(self.rates.compute_spans_s.get(name, 0.0) for name in COMPUTING)
+        return math.fsum(self.compute_spans_s.get(name, 0.0) for name in COMPUTING)
 
     @property
     def beside_s(self) -> float:
         """Seconds in which a step of training computes, while other threads read."""
-        return math.fsum(self.rates.spans_s.get(name, 0.0) for name in COMPUTING)
+        return math.fsum(self.spans_s.get(name, 0.0) for name in COMPUTING)
 
     @property
     def slowed_share(self) -> float:
@@ -301,38 +282,45 @@ class Facts:
 
     @property
     def mostly_slowed(self) -> bool:
-        """Whether reading costs a step more by slowing it than by making it wait.
-
-        Without workers and a loader's thread, nothing is read beside the step.
-        """
-        if self.settings.loader == "plain" and not self.settings.workers:
-            return False
-        slowed_s = self.slowed_share * self.alone_s
-        is_slowed = self.slowed_share > SLOWED and slowed_s > self.rates.wait * self.step_s
-        return self.data_limits and is_slowed
+        """Whether reading costs a step more by slowing it than by making it wait."""
+        reads_beside = self.loader != "plain" or self.workers > 0
+        is_slowed = self.slowed_share > SLOWED and self.data_limits
+        return reads_beside and is_slowed and self.beside_s - self.alone_s > self.wait * self.step_s
 
     @property
     def load_s(self) -> float:
         """Seconds to prepare a batch in one thread; 0 if this was not measured."""
-        return self.settings.batch_size / (self.rates.prepare or math.inf)
+        return self.batch_size / (self.prepare or math.inf)
 
     @property
     def work_s(self) -> float:
         """The part of ``load_s`` that computes. The rest waits for the disk."""
-        return self.load_s * min(1.0, self.rates.prepare_cores)
+        return self.load_s * min(1.0, self.prepare_cores)
+
+    @property
+    def read_share(self) -> float:
+        """The share of preparing a record that reading takes; 0 if it was not measured."""
+        return min(1.0, (self.prepare or 0.0) / (self.read or math.inf))
 
     @property
     def computing_share(self) -> float:
         """The share of training that computing alone would take."""
-        return min(1.0, self.rates.whole / self.rates.compute)
+        return min(1.0, self.whole / self.compute)
+
+    @property
+    def fixed_share(self) -> float:
+        """The share of computing that does not grow with the batch; 0 if it is not known."""
+        if self.other is None or self.other_size == self.batch_size:
+            return 0.0
+        compute_s = self.batch_size / self.compute
+        return fixed_share(
+            self.batch_size, compute_s, self.other_size, self.other_size / self.other
+        )
 
     @property
     def function_share(self) -> float:
         """The share of preparing a record that the transform's function takes."""
-        rates = self.rates
-        if rates.prepare is None or rates.prepare_plain is None:
-            return 0.0
-        return max(0.0, 1 - rates.prepare / rates.prepare_plain)
+        return max(0.0, 1 - (self.prepare or math.inf) / (self.prepare_plain or 1e-9))
 
     @property
     def lock_share(self) -> float:
@@ -340,11 +328,19 @@ class Facts:
 
         It is 0 if two threads are twice as fast as one, and 1 if they are no faster.
         """
-        rates = self.rates
-        if rates.prepare is None or rates.prepare_two is None or rates.two_cores < LEAST_TWO:
+        if self.prepare is None or self.prepare_two is None or self.two_cores < LEAST_TWO:
             return 0.0
-        share = 1 - (rates.prepare_two / rates.prepare - 1) / (rates.two_cores - 1)
+        share = 1 - (self.prepare_two / self.prepare - 1) / (self.two_cores - 1)
         return min(1.0, max(0.0, share))
+
+    @property
+    def demand(self) -> float:
+        """How many times the cores that training has it could use.
+
+        Its threads that could run but have no core count, up to the cores of the affinity mask.
+        """
+        wanted = min(float(self.allowed_cores), self.use.own_cores + self.use.waited_cores)
+        return max(1.0, wanted / max(self.use.own_cores, LEAST_CORES))
 
     @property
     def load(self) -> Load | None:
@@ -353,18 +349,18 @@ class Facts:
             return None
         return Load(
             load_s=self.load_s,
-            compute_s=self.settings.batch_size / self.rates.compute,
-            compute_cores=min(self.rates.compute_cores, self.machine.num_cores),
-            num_cores=self.machine.num_cores,
-            workers=self.settings.workers,
-            kind=self.settings.kind,
+            compute_s=self.batch_size / self.compute,
+            compute_cores=min(self.compute_cores, self.num_cores),
+            num_cores=self.num_cores,
+            workers=self.workers,
+            kind=self.kind,
             lock_share=self.lock_share,
-            ahead=self.settings.loader != "plain",
+            ahead=self.loader != "plain",
         )
 
     def step_ms(self, rate: float) -> float:
         """Return milliseconds per batch at ``rate`` records per second."""
-        return 1e3 * self.settings.batch_size / rate
+        return 1e3 * self.batch_size / rate
 
 
 @dataclass(frozen=True)
@@ -385,19 +381,6 @@ class RankFacts:
     rank_work: float = 1.0
     unsynced_s: float | None = None  # seconds of a step that exchanges no gradients; None: unknown
     sync_batch_norm: bool = False  # whether batch norm exchanges statistics in every step
-
-    @staticmethod
-    def of(values: Mapping[str, Any]) -> "RankFacts":
-        """Undo ``as_dict``."""
-        late = values["late"]
-        spans = {name: RankSpan(**span) for name, span in values["spans"].items()}
-        known: dict[str, Any] = {**values, "spans": spans, "late": late and LateRank(**late)}
-        return RankFacts(**known)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        spans = {name: span._asdict() for name, span in self.spans.items()}
-        return {**asdict(self), "spans": spans, "late": self.late and self.late._asdict()}
 
 
 @dataclass(frozen=True)
@@ -512,3 +495,37 @@ class ScriptFacts:
             load_cores=self.items.cpu_share if self.items else 1.0,
             start_s=self.start_step_s,
         )
+
+
+def gain(facts: Facts | ScriptFacts, measured: bool = False, **changes: Any) -> float:
+    """Return the factor on the training rate if fields of its `Load` change.
+
+    It is at most the headroom. With ``measured``, the present step is as it was measured: for what
+    the model does not know of the present settings, and leaves out of the new ones.
+    """
+    load = facts.load
+    if load is None:
+        return 1.0
+    now_s = facts.step_s if measured else load.step_s
+    return min(facts.headroom, now_s / max(replace(load, **changes).step_s, 1e-9))
+
+
+def computing_gain(facts: Facts | ScriptFacts, factor: float) -> float:
+    """Return the factor on the training rate if computing is ``factor`` times as fast."""
+    share = facts.computing_share
+    return 1 / (share / factor + 1 - share)
+
+
+def fixed_share(size: int, size_s: float, other_size: int, other_s: float) -> float:
+    """Return the share a / t of a time t = a + b * records, from batches of two sizes."""
+    fixed_s = (size_s * other_size - other_s * size) / (other_size - size)
+    return min(1.0, max(0.0, fixed_s / size_s))
+
+
+def times_per_step(*intervals: float) -> float:
+    """Return how often something happens that has these intervals; if they coincide, once."""
+    known = [int(every) for every in intervals]
+    if not known:
+        return 0.0
+    last = HORIZON * min(known)
+    return len({step for every in known for step in range(every, last + 1, every)}) / last

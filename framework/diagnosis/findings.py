@@ -1,18 +1,14 @@
-"""A cause of slowness with advice and the gain to expect, and how it is printed."""
+"""A cause of slowness with advice and the gain to expect."""
 
-import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from framework.cli.arguments import quoted
-from framework.diagnosis.facts import Sync
 
 ENDINGS = {"hdf5": ".h5", "lmdb": ".lmdb"}
 UNKNOWN = 0.0  # stands for a gain that nobody can predict
-MOST_SYNCS = 10  # that are printed
 
 TrainWords = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of ``train``
 
@@ -109,64 +105,6 @@ class Verdict:
     def is_advice(self) -> bool:
         """Whether the verdict says what to do."""
         return self.can_try or bool(self.edit or self.action)
-
-
-def advice_lines(
-    number: int, verdict: Verdict, changed: TrainWords = list[str], flags: Sequence[str] = ()
-) -> list[str]:
-    """Return the gain, the cause, the advice and its commands.
-
-    Args:
-        number: The place in a list of advice.
-        verdict: The advice.
-        changed: Adds the advice's overrides to the words of ``train``.
-        flags: What follows ``train`` before these words.
-    """
-    gain = f"{times(verdict.gain, 2)} as fast"
-    if verdict.gain == UNKNOWN:
-        gain = "the gain is not predictable, so try it"
-    else:
-        gain += f" ± {verdict.spread:.2f}" if verdict.spread else ""
-        gain += " (tried)" if verdict.tried else " (by the model)"
-    lines = [f"{number}. {verdict.rule}: {gain}", f"   {verdict.says}", f"   {verdict.why}"]
-    if verdict.learns:
-        lines.append("   This changes what the model learns: compare the validation figures.")
-    if verdict.disk_bytes:
-        size = f"{max(1.0, verdict.disk_bytes / 1e6):.0f} MB"
-        if verdict.disk_bytes >= 1e9:
-            size = f"{verdict.disk_bytes / 1e9:,.1f} GB"
-        lines.append(f"   The whole new store takes about {size} on disk.")
-    if verdict.pack_s:
-        lines.append(f"   Packing takes about {max(1, round(verdict.pack_s))} s.")
-    commands = verdict.repack.commands() if verdict.repack else []
-    lines += [f"   paceline {shlex.join(command)}" for command in commands]
-    if verdict.can_try:
-        variable = "" if verdict.threads is None else f"OMP_NUM_THREADS={verdict.threads} "
-        words = shlex.join(["train", *flags, *changed(verdict.words)])
-        lines.append(f"   {variable}paceline {words}")
-    if verdict.edit:
-        label = "type" if verdict.edit.startswith("paceline ") else "write"
-        lines.append(f"   {label}: {verdict.edit}")
-    if verdict.action:
-        lines.append(f"   do: {verdict.action}")
-    return lines
-
-
-def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
-    """Return lines about each call that waits for the device."""
-    if not syncs:
-        return ["calls of your model, objective and augment that wait for the device: none"]
-    costs = "the device idles after each"
-    if not cuda:
-        costs = "free on this CPU; a GPU idles after each"
-    lines = ["", f"calls of your code that wait for the device in a step ({costs}):"]
-    for sync in syncs[:MOST_SYNCS]:
-        repeats = f", {sync.count} times" if sync.count > 1 else ""
-        place = f"{os.path.relpath(sync.file)}:{sync.line}"
-        lines.append(f"  {place}: {sync.call}{repeats}: {sync.text}")
-    if len(syncs) > MOST_SYNCS:
-        lines.append(f"  and {len(syncs) - MOST_SYNCS} more")
-    return lines
 
 
 def times(factor: float, digits: int = 1) -> str:

@@ -1,65 +1,87 @@
 """All rules, what limits a step, and which verdict names its cause."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 from framework.contracts.span import shares
-from framework.diagnosis import (
-    loading_rules,
-    machine_rules,
-    script_rules,
-    step_rules,
-    storage_rules,
-)
+from framework.diagnosis import data_rules, machine_rules, script_rules, step_rules
 from framework.diagnosis.facts import COMPUTING, Facts, RankFacts, ScriptFacts
 from framework.diagnosis.findings import UNKNOWN, Verdict, times
+from framework.measure.statistics import Pairs
 
-Rules = tuple[Callable[[Any], Iterator[Verdict]], ...]
-# Generators of verdicts, and the parts of a step that their causes slow.
-RULES: tuple[tuple[Rules, tuple[str, ...]], ...] = (
-    (loading_rules.RULES, ("wait",)),
-    (storage_rules.RULES, ("wait",)),
+# Rules, and the parts of a step that their causes slow.
+RULES = (
+    (data_rules.RULES, ("wait",)),
     (step_rules.COMPUTE_RULES, COMPUTING),
     (step_rules.PYTHON_RULES, ("forward",)),
     (machine_rules.RULES, ("wait", "copy", *COMPUTING)),
     (step_rules.BESIDE_RULES, step_rules.BESIDE),
 )
-RANK_RULES: tuple[tuple[Rules, tuple[str, ...]], ...] = ((machine_rules.RANK_RULES, ("ranks",)),)
 # How a headline calls a part.
 TITLES = {
     "wait": "waiting for data",
     "copy": "copying and augmenting",
     "compute": "computing",
-    "validating": "validating",
-    "saving": "saving",
-    "reporting": "reporting",
+    **{name: name for name in step_rules.BESIDE},
 }
-LIMITS = {"wait": "Data", "copy": "Copying and augmenting"}
 SLOWED = "computing more slowly while data is read"
 WORTH_NAMING = 0.05  # a smaller share is left out of a headline
-# Advice about computing without a certain gain names a cause if the model likes it so much.
-LIKELY = 1.2
+LIKELY = 1.2  # advice about computing without a certain gain names a cause if the model likes it
 # What waits for them does so whatever else would help.
 REASONS = {"cold_disk", "network_disk", "swap", "opencv_threads"}
 # Without a few slow records, training would be so many times as fast: they are its reason.
 MOSTLY = 1.5
 # They make every step faster, and no step is slow because of them.
 TIPS = {"data_is_fine", "amp", "channels_last"}
-# Beside these causes figures of computing are rough.
-ROUGH = ("fewer_threads", "other_programs")
+ROUGH = ("fewer_threads", "other_programs")  # beside these causes figures of computing are rough
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The best advice compared with the present settings. ``note`` says on which data."""
+
+    verdict: Verdict
+    comparison: Pairs
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    facts: Facts
+    cause: str  # the rule that names what limits training
+    limit: str  # what limits training, in words
+    verdicts: tuple[Verdict, ...]  # advice worth following, the best first
+    rejected: tuple[Verdict, ...]  # advice without a certain gain, or impossible here
+    seconds: float  # that the diagnosis took
+    applied: Applied | None = None
+
+    @property
+    def best(self) -> Verdict | None:
+        """Advice against the cause, or else the first that is worth following.
+
+        If no advice is worth following, rejected advice against the cause is the most likely, but
+        not what was tried and lost.
+        """
+        first = sorted(self.verdicts, key=lambda verdict: verdict.rule != self.cause)
+        likely = [v for v in self.rejected if v.rule == self.cause and not v.failed and not v.lost]
+        return next((v for v in (*first, *likely) if v.is_advice), None)
 
 
 def verdicts_of(facts: Facts | RankFacts) -> list[Verdict]:
     """Return the verdicts of all rules, by predicted gain."""
-    verdicts = [
-        replace(verdict, parts=verdict.parts or parts, modeled=verdict.gain)
-        for rules, parts in (RULES if isinstance(facts, Facts) else RANK_RULES)
-        for rule in rules
-        for verdict in rule(facts)
-    ]
-    return sorted(verdicts, key=lambda verdict: -verdict.gain)
+    if isinstance(facts, Facts):
+        every = [
+            replace(verdict, parts=verdict.parts or parts)
+            for rules, parts in RULES
+            for rule in rules
+            for verdict in rule(facts)
+        ]
+    else:
+        of_ranks = chain.from_iterable(rule(facts) for rule in machine_rules.RANK_RULES)
+        every = [replace(verdict, parts=("ranks",)) for verdict in of_ranks]
+    known = [replace(verdict, modeled=verdict.gain) for verdict in every]
+    return sorted(known, key=lambda verdict: -verdict.gain)
 
 
 def shares_of(facts: Facts, tried: Sequence[Verdict] = ()) -> dict[str, float]:
@@ -72,13 +94,13 @@ def shares_of(facts: Facts, tried: Sequence[Verdict] = ()) -> dict[str, float]:
     gains = [verdict.gain for verdict in tried if verdict.tried and verdict.parts == ("wait",)]
     wait = 1 - 1 / max(facts.headroom, *gains, 1.0)
     copy = min(facts.copy_share, 1 - wait)
-    spans_s = {name: s for name, s in facts.rates.compute_spans_s.items() if name not in TITLES}
+    spans_s = {name: s for name, s in facts.compute_spans_s.items() if name not in TITLES}
     if not sum(spans_s.values()):
         spans_s = {"compute": 1.0}
     scale = (1 - wait - copy) / sum(spans_s.values())
     known = {"wait": wait, "copy": copy} | {name: scale * s for name, s in spans_s.items()}
-    if facts.on_run is not None:
-        beside = facts.on_run.shares(facts.step_s)
+    if facts.run is not None:
+        beside = facts.run.shares(facts.step_s)
         left = 1 - sum(beside.values())
         known = {name: left * share for name, share in known.items()} | beside
     return dict(sorted(known.items(), key=lambda item: -item[1]))
@@ -86,24 +108,22 @@ def shares_of(facts: Facts, tried: Sequence[Verdict] = ()) -> dict[str, float]:
 
 def limit_of(facts: Facts, cause: Verdict | None, good: Sequence[Verdict] = ()) -> str:
     """Return what limits training, in words: the largest part of a step, and its cause."""
-    known = shares_of(facts, good)
     titles = {**TITLES, "wait": SLOWED} if facts.mostly_slowed else TITLES
-    words = {
-        name: (titles.get(name, name), f"{100 * share:.0f} %")
-        for name, share in known.items()
-        if share >= WORTH_NAMING
-    }
-    first, *others = words
-    title, percent = words[first]
-    limit = LIMITS.get(first, title.capitalize() if first in step_rules.BESIDE else "Computing")
-    text = f"{limit} limits training: {title} takes {percent} of a step"
+    known = {name: share for name, share in shares_of(facts, good).items() if share >= WORTH_NAMING}
+    first, *others = known
+    limit = TITLES.get(first, "Computing").capitalize()
+    if first == "wait":
+        limit = "Data"
+    takes = f"{titles.get(first, first)} takes {100 * known[first]:.0f} % of a step"
+    text = f"{limit} limits training: {takes}"
     if others:
-        text += f" ({', '.join(' '.join(words[name]) for name in others)})"
+        rest = (f"{titles.get(name, name)} {100 * known[name]:.0f} %" for name in others)
+        text += f" ({', '.join(rest)})"
     text += "."
     says = cause.says if cause else ""
     if first == "wait":
         text += f" Without it, training would be up to {times(facts.headroom)} as fast."
-        says = says or loading_rules.waiting(facts)
+        says = says or data_rules.waiting(facts)
     return f"{text} {says}".strip()
 
 

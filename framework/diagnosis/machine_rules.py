@@ -2,40 +2,32 @@
 
 from collections.abc import Iterator
 
-from framework.diagnosis.facts import COMPUTING, LEAST_CORES, Facts, RankFacts
+from framework.diagnosis.facts import (
+    COMPUTING,
+    LEAST_CORES,
+    Facts,
+    RankFacts,
+    computing_gain,
+    gain,
+)
 from framework.diagnosis.findings import Verdict
-from framework.diagnosis.step_load import computing_gain, gain
-from framework.measure.disk import NUM_THREADS, DiskRate
+from framework.measure.disk import NUM_THREADS
 
-# A smaller measured gain may be chance.
-LEAST_GAIN = 1.1
-# Cores that other programs and other machines keep busy, from which on they are worth naming.
-BUSY_CORES = 0.3
-# Of the periods of a CPU quota: if fewer are cut short, the quota hardly matters.
-THROTTLED = 0.1
-# The share of memory that should stay free.
-FREE = 0.1
-# Swapping less is what any machine does.
-SWAPPED_BYTES_PER_S = 1e7
-# The share of a step that removing all waiting for memory leaves, at least.
-LEAST_UNSTALLED = 0.1
-# The share of preparing a record that waiting for the disk must take to be its cause.
-DISK_SHARE = 0.5
-# If many threads together read so many times as fast as one, each of them waits for the answer.
-LATENCY = 1.5
-# The share of free memory that a staged store may take.
-MEMORY_SHARE = 0.5
+LEAST_GAIN = 1.1  # a smaller measured gain may be chance
+BUSY_CORES = 0.3  # that other programs or other machines keep busy are worth naming
+THROTTLED = 0.1  # of the periods of a CPU quota; if fewer are cut short, it hardly matters
+FREE = 0.1  # of the memory, that should stay free
+SWAPPED_BYTES_PER_S = 1e7  # swapping less is what any machine does
+LEAST_UNSTALLED = 0.1  # the share of a step that removing all waiting for memory leaves, at least
+DISK_SHARE = 0.5  # of preparing a record; a shorter wait for the disk is not its cause
+LATENCY = 1.5  # if many threads read so many times as fast as one, each waits for the answer
+MEMORY_SHARE = 0.5  # of free memory, that a staged store may take
 MOST_WORKERS = 32
-# With more CPU seconds per second of reading, reading does not wait for the disk.
-WAITS = 0.5
-# Of a step of several ranks: a smaller share is not worth advice.
-LEAST_OF_RANKS = 0.03
-# Ranks may take turns in being last by chance. Only a larger share needs an explanation.
-LEAST_WAITING = 0.1
-# If a rank has so many times the work of the mean one, its work explains why it is late.
-UNEVEN = 1.1
-# The share that removing an exchange leaves of a step, at least.
-LEAST_LEFT = 0.05
+WAITS = 0.5  # with more CPU seconds per second of reading, reading does not wait for the disk
+LEAST_OF_RANKS = 0.03  # of a step of several ranks; less is not worth advice
+LEAST_WAITING = 0.1  # ranks may take turns in being last by chance; more needs an explanation
+UNEVEN = 1.1  # a rank with so many times the work of the mean one is late because of it
+LEAST_LEFT = 0.05  # the share that removing an exchange leaves of a step, at least
 WHERE = {
     "wait": "Look at what its data comes from: its disk, its network, its host's free cores.",
     "copy": "Look at the link between its host and its device, and at what augments there.",
@@ -49,45 +41,42 @@ COMPUTES = (
 
 def threads_of_operators(facts: Facts) -> Iterator[Verdict]:
     """Detect more threads of OpenMP or OpenCV than cores, which wait for each other."""
-    machine, cores, workers = facts.on_machine, facts.machine.num_cores, facts.settings.workers
-    if machine.num_threads > cores and machine.fewer_threads_gain >= LEAST_GAIN:
-        overrides: tuple[str, ...] = ()
-        beside = ""
-        if workers > cores:
-            overrides = (f"workers.num={cores}",)
-            beside = f" {workers} workers take the same cores."
+    cores, workers, faster = facts.num_cores, facts.workers, facts.fewer_threads_gain
+    if facts.num_threads > cores and faster >= LEAST_GAIN:
+        crowds = workers > cores
+        beside = f" {workers} workers take the same cores." if crowds else ""
         yield Verdict(
             "too_many_threads",
-            f"torch computes with {machine.num_threads} threads on {cores} cores; with {cores} "
-            f"threads, computing is {machine.fewer_threads_gain:.1f} times as fast.{beside}",
+            f"torch computes with {facts.num_threads} threads on {cores} cores; with {cores} "
+            f"threads, computing is {faster:.1f} times as fast.{beside}",
             "Use a thread for each core: more threads wait for each other in every operator.",
-            computing_gain(facts, machine.fewer_threads_gain),
-            overrides,
+            computing_gain(facts, faster),
+            (f"workers.num={cores}",) if crowds else (),
             threads=cores,
             parts=COMPUTING,
         )
-    if machine.no_opencv_gain >= LEAST_GAIN:
+    if facts.no_opencv_gain >= LEAST_GAIN:
         reading = "1 thread reads" if workers <= 1 else f"{workers} threads read"
         yield Verdict(
             "opencv_threads",
-            f"OpenCV shares each call among {machine.opencv_threads} threads, although "
+            f"OpenCV shares each call among {facts.opencv_threads} threads, although "
             f"{reading} records on {cores} cores.",
             "Switch OpenCV's threads off; the workers already share the cores.",
-            machine.no_opencv_gain,
+            facts.no_opencv_gain,
             edit="cv2.setNumThreads(0) after 'import cv2' in your module",
         )
 
 
 def other_programs(facts: Facts) -> Iterator[Verdict]:
     """Detect other programs, or other virtual machines, that take the cores."""
-    machine, use = facts.on_machine, facts.on_machine.use
+    use = facts.use
     taken_cores = use.others_cores + use.stolen_cores
     if use.throttled_share >= THROTTLED:  # see `cpu_quota`
         return
-    if taken_cores < BUSY_CORES or machine.num_threads > facts.machine.num_cores:
+    if taken_cores < BUSY_CORES or facts.num_threads > facts.num_cores:
         return
     says = (
-        f"Other programs keep {use.others_cores:.1f} of {machine.allowed_cores} cores busy, "
+        f"Other programs keep {use.others_cores:.1f} of {facts.allowed_cores} cores busy, "
         f"while training has {use.own_cores:.1f}"
     )
     if use.programs:
@@ -96,19 +85,19 @@ def other_programs(facts: Facts) -> Iterator[Verdict]:
         says += f"; other virtual machines take {use.stolen_cores:.1f}"
     # Others can give back no more than they take. The rest of what our threads wait for is each
     # other.
-    gains = [min(machine.demand, 1 + taken_cores / max(use.own_cores, LEAST_CORES))]
-    if machine.fewer_threads < machine.num_threads and not facts.cuda:
+    gains = [min(facts.demand, 1 + taken_cores / max(use.own_cores, LEAST_CORES))]
+    if facts.fewer_threads < facts.num_threads and not facts.cuda:
         # Beside other programs, threads of an operator also wait for each other. The CPU time of
         # computing with fewer threads is what computing costs without that, and all threads are
         # taken to share it.
-        cores = max(machine.fewer_threads_cores, LEAST_CORES)
-        faster = max(1.0, machine.fewer_threads_gain * machine.num_threads / cores)
+        cores = max(facts.fewer_threads_cores, LEAST_CORES)
+        faster = max(1.0, facts.fewer_threads_gain * facts.num_threads / cores)
         gains.append(computing_gain(facts, faster))
     action = "end the programs, or give each program its own cores with taskset"
-    if machine.fewer_threads_gain >= LEAST_GAIN:
+    if facts.fewer_threads_gain >= LEAST_GAIN:
         action += (
-            f"; until then, OMP_NUM_THREADS={machine.fewer_threads} before the command, which "
-            f"computes {machine.fewer_threads_gain:.1f} times as fast as {machine.num_threads} "
+            f"; until then, OMP_NUM_THREADS={facts.fewer_threads} before the command, which "
+            f"computes {facts.fewer_threads_gain:.1f} times as fast as {facts.num_threads} "
             "threads that wait for each other"
         )
     why = "Train when they have ended, or on cores of its own."
@@ -117,34 +106,29 @@ def other_programs(facts: Facts) -> Iterator[Verdict]:
 
 def unused_cores(facts: Facts) -> Iterator[Verdict]:
     """Detect a CPU quota that stops the run, or an affinity mask that leaves cores unused."""
-    machine, cores, every = (
-        facts.on_machine,
-        facts.on_machine.allowed_cores,
-        facts.on_machine.all_cores,
-    )
-    if machine.quota_cores is not None and machine.use.throttled_share >= THROTTLED:
-        share, more = facts.computing_share, 1.0
-        if machine.num_threads < cores and not facts.cuda:
+    cores, every, throttled = facts.allowed_cores, facts.all_cores, facts.use.throttled_share
+    if facts.quota_cores is not None and throttled >= THROTTLED:
+        share, more = facts.computing_share, facts.demand
+        if facts.num_threads < cores and not facts.cuda:
             # A run has no more threads than its quota has cores. With more, operators share all
             # cores.
-            more = max(1.0, cores / max(LEAST_CORES, facts.rates.compute_cores))
+            more = max(more, cores / max(LEAST_CORES, facts.compute_cores))
         yield Verdict(
             "cpu_quota",
-            f"A CPU quota of {machine.quota_cores:g} cores stops training in "
-            f"{100 * machine.use.throttled_share:.0f} % of its periods of 0.1 s.",
-            f"Raise the quota to the {cores} cores of the affinity mask, or use a machine with "
-            "more.",
-            1 / (share / max(more, machine.demand) + (1 - share) / machine.demand),
+            f"A CPU quota of {facts.quota_cores:g} cores stops training in "
+            f"{100 * throttled:.0f} % of its periods of 0.1 s.",
+            f"Raise the quota to the {cores} cores of the affinity mask, or use a larger machine.",
+            1 / (share / more + (1 - share) / facts.demand),
             action=f"docker run --cpus={cores}, in Kubernetes limits.cpu: {cores}, or in a control "
             f"group cpu.max = max",
         )
-    if machine.all_cores_gain >= LEAST_GAIN:
+    if facts.all_cores_gain >= LEAST_GAIN:
         yield Verdict(
             "few_cores",
             f"The process may run on {cores} of {every} cores, and keeps "
-            f"{machine.use.own_cores:.1f} busy.",
+            f"{facts.use.own_cores:.1f} busy.",
             f"Start it on all {every} cores.",
-            machine.all_cores_gain,
+            facts.all_cores_gain,
             action=f"taskset --cpu-list 0-{every - 1} paceline train ...; with Slurm, "
             f"--cpus-per-task={every}",
         )
@@ -152,10 +136,9 @@ def unused_cores(facts: Facts) -> Iterator[Verdict]:
 
 def little_memory(facts: Facts) -> Iterator[Verdict]:
     """Detect memory that is swapped, or so full that the system keeps no files."""
-    machine, use, rates = facts.on_machine, facts.on_machine.use, facts.rates
-    settings = facts.settings
-    ways = ["data.stage=none"] if settings.staged else []
-    if settings.kind == "process" and settings.workers > 1:
+    use, free_bytes = facts.use, facts.free_memory_bytes
+    ways = ["data.stage=none"] if facts.staged else []
+    if facts.kind == "process" and facts.workers > 1:
         ways.append("workers.kind=thread")
     ways.append("a larger accumulate=")
     action = f"{' or '.join(ways)}; or end other programs"
@@ -164,7 +147,7 @@ def little_memory(facts: Facts) -> Iterator[Verdict]:
     swapped = use.swapped_bytes / use.wall_s
     if swapped >= SWAPPED_BYTES_PER_S:
         # A thread that prepares records waits for what is in swap, which the system brings.
-        computing = min(1.0, max(LEAST_CORES, rates.prepare_cores - rates.prepare_system_cores))
+        computing = min(1.0, max(LEAST_CORES, facts.prepare_cores - facts.prepare_system_cores))
         yield Verdict(
             "swap",
             f"The machine swaps {swapped / 1e6:,.0f} MB/s while training runs, and "
@@ -174,13 +157,12 @@ def little_memory(facts: Facts) -> Iterator[Verdict]:
             max(unstalled_gain, min(facts.headroom, 1 / computing)),
             action=action,
         )
-    if machine.free_memory_bytes <= FREE * machine.memory_bytes:
+    if free_bytes <= FREE * facts.memory_bytes:
+        owner = "the control group" if facts.in_group else "the machine"
         yield Verdict(
             "memory_limit",
-            f"{machine.free_memory_bytes / 1e6:,.0f} MB of the "
-            f"{machine.memory_bytes / 1e6:,.0f} MB of "
-            f"{'the control group' if machine.in_group else 'the machine'} are free: files are "
-            "read from the disk again, and the run may be killed.",
+            f"{free_bytes / 1e6:,.0f} MB of the {facts.memory_bytes / 1e6:,.0f} MB of {owner} are "
+            "free: files are read from the disk again, and the run may be killed.",
             why,
             unstalled_gain,
             action=action,
@@ -189,68 +171,54 @@ def little_memory(facts: Facts) -> Iterator[Verdict]:
 
 def slow_disk(facts: Facts) -> Iterator[Verdict]:
     """Detect reading that waits for a local disk, or for a network file system."""
-    storage, rates, disk = facts.slow_storage, facts.rates, facts.on_machine.disk
-    if disk is None or storage is None or rates.read is None or rates.prepare is None:
-        return
-    if storage.disk == "memory" or rates.read_cores > WAITS:
+    storage, disk = facts.slow_storage, facts.disk_rate
+    if disk is None or storage is None or facts.read is None or facts.prepare is None:
         return
     # No longer than the disk takes: a thread also waits for cores that others keep busy.
-    wait_s = min((1 - rates.read_cores) / rates.read, storage.record_bytes / disk.cold)
-    share = wait_s * rates.prepare
-    if share < DISK_SHARE:
+    wait_s = min((1 - facts.read_cores) / facts.read, storage.record_bytes / disk.cold)
+    share = wait_s * facts.prepare
+    if storage.disk == "memory" or facts.read_cores > WAITS or share < DISK_SHARE:
         return
-    rule = "network_disk" if storage.disk == "network" else "cold_disk"
-    says = (
-        f"Reading waits for the disk ({storage.disk}): {disk.cold / 1e6:,.1f} MB/s in one thread. "
-        f"{100 * share:.0f} % of preparing a record is this wait."
-    )
     size = f"{storage.num_bytes / 1e6:,.0f} MB"
     # How much of preparing holds Python's lock is unknown: threads that wait for a disk with a
     # limit are no faster together than one.
-    from_memory = gain(facts, measured=True, load_s=facts.work_s, lock_share=0.0)
-    fits = storage.num_bytes <= MEMORY_SHARE * facts.on_machine.free_memory_bytes
-    if fits and storage.form in ("hdf5", "lmdb") and not facts.settings.staged:
+    factor = gain(facts, measured=True, load_s=facts.work_s, lock_share=0.0)
+    overrides: tuple[str, ...] = ()
+    action = ""
+    fits = storage.num_bytes <= MEMORY_SHARE * facts.free_memory_bytes
+    if fits and storage.form in ("hdf5", "lmdb") and not facts.staged:
         why = f"Copy the store ({size}) into memory before the first step; it stays there."
-        yield Verdict(rule, says, why, from_memory, ("data.stage=ram",), parts=("wait",))
-        return
-    if disk.cold_many > LATENCY * disk.cold:
-        yield from _more_readers(facts, rule, says, disk, wait_s, storage.encoding == "raw")
-        return
+        overrides = ("data.stage=ram",)
+    elif disk.cold_many > LATENCY * disk.cold:
+        workers = min(MOST_WORKERS, max(NUM_THREADS, 2 * facts.workers))
+        if facts.workers >= workers:
+            return
+        at_once = min(disk.cold_many / disk.cold, workers)
+        # Readers that started together wait together, and then they and the step want the cores.
+        work_s = facts.work_s / facts.batch_size + facts.compute_cores / facts.compute
+        record_s = wait_s / at_once + work_s / min(at_once, facts.num_cores)
+        factor = min(facts.headroom, 1 / facts.whole / max(record_s, 1 / facts.compute))
+        why = (
+            f"Use {workers} workers, more than the cores: {NUM_THREADS} reads at once bring "
+            f"{disk.cold_many / disk.cold:.1f} times as much, since each read mostly waits."
+        )
+        overrides = (f"workers.num={workers}",)
+        if storage.encoding == "raw":  # a thread reads a whole batch, and only three are at once
+            overrides += ("workers.kind=process",)
+    else:
+        why = (
+            f"Copy the data ({size}) to a faster disk, or pack it smaller. More readers do not "
+            f"help: {NUM_THREADS} of them read {disk.cold_many / 1e6:,.1f} MB/s together."
+        )
+        action = f"copy {storage.path} to a local disk, or a memory with {size} free"
     yield Verdict(
-        rule,
-        says,
-        f"Copy the data ({size}) to a faster disk, or pack it smaller. More readers do not help: "
-        f"{NUM_THREADS} of them read {disk.cold_many / 1e6:,.1f} MB/s together.",
-        from_memory,
-        action=f"copy {storage.path} to a local disk, or a memory with {size} free",
-        parts=("wait",),
-    )
-
-
-def _more_readers(
-    facts: Facts, rule: str, says: str, disk: DiskRate, wait_s: float, is_raw: bool
-) -> Iterator[Verdict]:
-    """Advise more workers than cores, since each of them waits ``wait_s`` for a record."""
-    settings = facts.settings
-    workers = min(MOST_WORKERS, max(NUM_THREADS, 2 * settings.workers))
-    if settings.workers >= workers:
-        return
-    work_s = facts.work_s / settings.batch_size
-    at_once = min(disk.cold_many / disk.cold, workers)
-    # Readers that started together wait together, and then they and the step want the cores.
-    computing_s = facts.rates.compute_cores / facts.rates.compute
-    record_s = wait_s / at_once + (work_s + computing_s) / min(at_once, facts.machine.num_cores)
-    step_s = settings.batch_size * max(record_s, 1 / facts.rates.compute)
-    overrides: tuple[str, ...] = (f"workers.num={workers}",)
-    if is_raw:  # a thread reads a whole batch, and only three are read at once
-        overrides += ("workers.kind=process",)
-    yield Verdict(
-        rule,
-        says,
-        f"Use {workers} workers, more than the cores: {NUM_THREADS} reads at once bring "
-        f"{disk.cold_many / disk.cold:.1f} times as much, since each read mostly waits.",
-        min(facts.headroom, facts.step_s / step_s),
+        "network_disk" if storage.disk == "network" else "cold_disk",
+        f"Reading waits for the disk ({storage.disk}): {disk.cold / 1e6:,.1f} MB/s in one thread. "
+        f"{100 * share:.0f} % of preparing a record is this wait.",
+        why,
+        factor,
         overrides,
+        action=action,
         parts=("wait",),
     )
 
@@ -284,8 +252,7 @@ def waiting_for_ranks(facts: RankFacts) -> Iterator[Verdict]:
 
 def slow_collectives(facts: RankFacts) -> Iterator[Verdict]:
     """Detect exchanges that take a large share of a step, even without waiting for a rank."""
-    unsynced_s = facts.step_s if facts.unsynced_s is None else facts.unsynced_s
-    of_gradients = max(0.0, 1 - unsynced_s / facts.step_s)
+    of_gradients = max(0.0, 1 - (facts.unsynced_s or facts.step_s) / facts.step_s)
     share = max(facts.exchange_share, of_gradients)
     if share < LEAST_OF_RANKS:
         return
@@ -295,16 +262,21 @@ def slow_collectives(facts: RankFacts) -> Iterator[Verdict]:
             f"; without that of gradients it would take {1e3 * facts.unsynced_s:.1f} ms "
             f"instead of {1e3 * facts.step_s:.1f} ms"
         )
-    overrides: tuple[str, ...] = ()
+    is_batch_norm = facts.sync_batch_norm and of_gradients < facts.exchange_share / 2
     why = "Exchange less often: a larger batch, or fewer ranks, computes more between exchanges."
     action = "Give each rank more records, as with rank_batch_size=; use a faster network."
-    if facts.sync_batch_norm and of_gradients < facts.exchange_share / 2:
+    if is_batch_norm:
         why = "Batch norm exchanges its statistics in every layer. Let each rank use its own."
-        overrides = ("parallel.sync_batch_norm=false",)
         action = ""
-    gain = _without(share)
-    name = "slow_collectives"
-    yield Verdict(name, f"{says}.", why, gain, overrides, action=action, learns=True)
+    yield Verdict(
+        "slow_collectives",
+        f"{says}.",
+        why,
+        _without(share),
+        ("parallel.sync_batch_norm=false",) if is_batch_norm else (),
+        action=action,
+        learns=True,
+    )
 
 
 def _without(share: float) -> float:

@@ -3,25 +3,20 @@
 from collections.abc import Iterator
 
 from framework.contracts.span import shares
-from framework.diagnosis.facts import ScriptFacts
+from framework.diagnosis.data_rules import GATHER_BYTES_PER_S, LARGE, LOCKED
+from framework.diagnosis.facts import ScriptFacts, computing_gain, gain
 from framework.diagnosis.findings import UNKNOWN, Verdict
-from framework.diagnosis.loading_rules import LOCKED
-from framework.diagnosis.step_load import computing_gain, gain
 from framework.diagnosis.step_rules import MOSTLY, place_of
-from framework.diagnosis.storage_rules import GATHER_BYTES_PER_S, LARGE
 
 WORTH = 1.03
-# A smaller share that does not grow with the batch is not worth advice.
-FIXED_SHARE = 0.15
+FIXED_SHARE = 0.15  # a smaller share that does not grow with the batch is not worth advice
 GATHER_S = 30e-6  # of a small read
 # If validation, or starting an epoch, takes a smaller share of the time, it is not worth advice.
 OFTEN = 0.3
 STARTS = 0.05
 SLOW_COPY = 0.05
-# If other programs keep a larger share of the cores busy, the figures are rough.
-BUSY = 0.25
-# A line of Python with a smaller share of a step is not worth advice.
-LINE = 0.2
+BUSY = 0.25  # if other programs keep a larger share of the cores busy, the figures are rough
+LINE = 0.2  # of a step; a line of Python with less is not worth advice
 
 
 def loading(facts: ScriptFacts) -> Iterator[Verdict]:
@@ -30,16 +25,14 @@ def loading(facts: ScriptFacts) -> Iterator[Verdict]:
     if loader is None:
         return
     if loader.workers < cores and facts.headroom >= WORTH:
-        where = "the step's own process makes the items"
-        if loader.workers:
-            where = f"{loader.workers} workers make the items"
+        maker = f"{loader.workers} workers make" if loader.workers else "the step's process makes"
         why = "Workers make items while the step computes."
         if items is not None and items.lock_share >= LOCKED:
             why += f" Items hold Python's lock {100 * items.lock_share:.0f} % of their time, and "
             why += "each worker has its own."
         yield Verdict(
             "more_workers",
-            f"num_workers={loader.workers}: {where}, on {cores} cores, and "
+            f"num_workers={loader.workers}: {maker} the items, on {cores} cores, and "
             f"{100 * facts.waiting:.0f} % of a step waits for them.",
             why,
             gain(facts, workers=cores, start_s=0.0),
@@ -108,7 +101,6 @@ def computing(facts: ScriptFacts) -> Iterator[Verdict]:
     fixed, cores = facts.fixed_share, facts.num_cores
     if fixed is not None and fixed >= FIXED_SHARE and facts.computing_share >= MOSTLY:
         batch = facts.loader.batch_size if facts.loader else None
-        edit = f"batch_size={2 * batch}" if batch else "batches of twice the size in the Dataset"
         yield Verdict(
             "larger_batch",
             f"{100 * fixed:.0f} % of the model's time does not grow with the batch of "
@@ -116,7 +108,7 @@ def computing(facts: ScriptFacts) -> Iterator[Verdict]:
             "Double the batch, so that twice the records share this cost, and try to double the "
             "learning rate.",
             computing_gain(facts, 2 / (2 - fixed)),
-            edit=edit,
+            edit=f"batch_size={2 * batch}" if batch else "batches of twice the size in the Dataset",
             learns=True,
         )
     if facts.lines and facts.lines[0].share >= LINE and not facts.data_limits:
@@ -141,8 +133,7 @@ def computing(facts: ScriptFacts) -> Iterator[Verdict]:
         yield Verdict(
             "other_programs",
             f"Other programs kept {facts.others_cores:.1f} of {cores} cores busy.",
-            "The threads of an operator wait for each other, and for their turn. Figures are "
-            "rough.",
+            "The threads of an operator wait for their turn, and for each other. Figures are rough.",
             UNKNOWN,
             edit="OMP_NUM_THREADS=1 before the command, or run it alone",
         )

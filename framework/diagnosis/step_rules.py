@@ -5,19 +5,21 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from framework.diagnosis import step_load
-from framework.diagnosis.facts import COMPUTING, Facts, PythonLine, Sync
+from framework.diagnosis.facts import (
+    COMPUTING,
+    Facts,
+    PythonLine,
+    Sync,
+    computing_gain,
+    gain,
+    times_per_step,
+)
 from framework.diagnosis.findings import Verdict
-from framework.diagnosis.step_load import computing_gain, gain, times_per_step
 
-# Computing faster shows only if computing takes a larger share of a step.
-MOSTLY = 0.6
-# With a smaller headroom, data is not what limits training, although advice may still gain.
-FINE = 1.2
-# A smaller share of a step that does not grow with the batch is not worth advice.
-FIXED_SHARE = 0.25
-# Batches of fewer records are tiny: the fixed cost of a step may be most of it.
-TINY = 8
+MOSTLY = 0.6  # computing faster shows only if computing takes a larger share of a step
+FINE = 1.2  # with a smaller headroom, data does not limit training, although advice may gain
+FIXED_SHARE = 0.25  # of a step; less that does not grow with the batch is not worth advice
+TINY = 8  # records; the fixed cost of a step with fewer may be most of it
 # How many times as large a batch may become.
 MOST_LARGER = 8
 MOST_LARGER_TINY = 64
@@ -25,16 +27,12 @@ MOST_LARGER_TINY = 64
 SYNC_S = 2e-5
 SYNC_SHARE = 0.05  # of a step; less is not worth advice
 MOST_SYNC_SHARE = 0.9
-# Python that takes a smaller share of a step, or of preparing a record, is no cause.
-PYTHON_SHARE = 0.15
-# The most that removing Python is said to gain: no measurement resolves what is left.
-MOST_GAIN = 100.0
-# A smaller share of the run is not worth advice.
-BESIDE_SHARE = 0.05
-# The share that the advised interval leaves.
-TARGET_SHARE = 0.03
+PYTHON_SHARE = 0.15  # of a step, or of preparing a record; Python that takes less is no cause
+MOST_GAIN = 100.0  # that removing Python is said to bring: no measurement resolves what is left
+BESIDE_SHARE = 0.05  # of the run; less is not worth advice
+TARGET_SHARE = 0.03  # that the advised interval leaves
 BESIDE = ("validating", "saving", "reporting")
-# By part: the spans that its Python slows.
+# By part: the spans that its Python slows, and what to write in its place.
 PYTHON_SLOWS = {
     "model": ("compute", "forward", "backward"),
     "objective": ("compute", "forward"),
@@ -57,7 +55,7 @@ def data_is_fine(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "data_is_fine",
             f"Data is not your problem: at most {percent} % to win. Repeating one batch does "
-            f"{facts.rates.compute:,.0f} records/s, training {facts.rates.whole:,.0f}.",
+            f"{facts.compute:,.0f} records/s, training {facts.whole:,.0f}.",
             "Change the model, its precision or the batch size; no loader, format or number of "
             "workers can win more.",
             facts.headroom,
@@ -66,15 +64,15 @@ def data_is_fine(facts: Facts) -> Iterator[Verdict]:
 
 def operators(facts: Facts) -> Iterator[Verdict]:
     """Detect computing that is slow by its precision, its layout or its many small kernels."""
-    machine, computing = facts.machine, 100 * facts.computing_share
+    computing = f"Computing takes {100 * facts.computing_share:.0f} % of the step"
     if facts.computing_share <= MOSTLY:
         return
-    if facts.settings.precision == "fp32" and (facts.cuda or machine.bf16):
-        dtype = "bf16" if machine.bf16 else "fp16"
+    if facts.precision == "fp32" and (facts.cuda or facts.bf16):
+        dtype = "bf16" if facts.bf16 else "fp16"
         yield Verdict(
             "amp",
-            f"Computing takes {computing:.0f} % of the step, in single precision.",
-            f"Compute in {dtype}, which {machine.gpu or 'this processor'} multiplies faster and "
+            f"{computing}, in single precision.",
+            f"Compute in {dtype}, which {facts.gpu or 'this processor'} multiplies faster and "
             "which halves the memory of activations.",
             computing_gain(facts, 1.5 if facts.cuda else 1.2),
             ("precision=amp", f"precision.dtype={dtype}"),
@@ -84,14 +82,14 @@ def operators(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "channels_last",
             "The model's convolutions keep each channel in a plane of its own (channels first). "
-            f"Computing takes {computing:.0f} % of the step.",
+            f"{computing}.",
             "Store the channels of a pixel together, which most kernels process faster.",
             computing_gain(facts, 1.1),
             ("channels_last=true",),
             learns=True,
         )
-    fixed = fixed_share(facts)
-    if facts.cuda and not facts.settings.compiled and fixed >= FIXED_SHARE:
+    fixed = facts.fixed_share
+    if facts.cuda and not facts.compiled and fixed >= FIXED_SHARE:
         yield Verdict(
             "compile_model",
             f"{100 * fixed:.0f} % of a step's computation does not grow with the batch: the host "
@@ -105,12 +103,11 @@ def operators(facts: Facts) -> Iterator[Verdict]:
 
 def larger_batch(facts: Facts) -> Iterator[Verdict]:
     """Detect that much of a step does not depend on the number of records."""
-    fixed, size = fixed_share(facts), facts.settings.batch_size
-    # The fixed cost of tiny batches slows loading as well.
-    is_tiny = size < TINY and fixed > MOSTLY
+    fixed, size = facts.fixed_share, facts.batch_size
+    is_tiny = size < TINY and fixed > MOSTLY  # such a fixed cost slows loading as well
     if fixed < FIXED_SHARE or not (is_tiny or facts.computing_share > MOSTLY):
         return
-    of_python = sum(facts.python.step.get(part, 0.0) for part in ("model", "objective"))
+    of_python = facts.python.get("model", 0.0) + facts.python.get("objective", 0.0)
     most = (MOST_LARGER_TINY if size < TINY else MOST_LARGER) * size
     if facts.storage is not None:
         most = min(most, facts.storage.num_records)
@@ -123,7 +120,7 @@ def larger_batch(facts: Facts) -> Iterator[Verdict]:
         "larger_batch",
         f"{100 * fixed:.0f} % of computing a step does not depend on its batch size of {size}: "
         "it is the fixed cost of a step, which a larger batch shares.",
-        f"Use batches of {factor * size} records, and try to scale optim.lr by up to {factor:.0f}.",
+        f"Use batches of {factor * size} records, and try to scale optim.lr by up to {factor}.",
         computing_gain(facts, factor / (fixed + (1 - fixed) * factor)),
         (f"batch_size={factor * size}",),
         learns=True,
@@ -134,12 +131,12 @@ def larger_batch(facts: Facts) -> Iterator[Verdict]:
 def synchronizations(facts: Facts) -> Iterator[Verdict]:
     """Detect code of the user that makes the host wait for the GPU within a step."""
     count = sum(sync.count for sync in facts.syncs)
-    share = count * SYNC_S * facts.rates.whole / facts.settings.batch_size
+    share = count * SYNC_S / facts.step_s
     if facts.cuda and share >= SYNC_SHARE:
         first = facts.syncs[0]
         yield Verdict(
             "synchronizations",
-            f"{count} calls in a step make the host wait for {facts.machine.gpu}, which then idles "
+            f"{count} calls in a step make the host wait for {facts.gpu}, which then idles "
             f"until new work arrives; most of them are {first.call} in {place_of(first)}.",
             "Leave numbers on the device: return tensors, which are read only at reports, and "
             "choose with torch.where in place of an if.",
@@ -148,36 +145,27 @@ def synchronizations(facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def fixed_share(facts: Facts) -> float:
-    """Return the share of computing that does not grow with the batch; 0 if it is not known."""
-    rates, size = facts.rates, facts.settings.batch_size
-    if rates.other is None or rates.other_size == size:
-        return 0.0
-    other_s = rates.other_size / rates.other
-    return step_load.fixed_share(size, size / rates.compute, rates.other_size, other_s)
-
-
 def python_in_step(facts: Facts) -> Iterator[Verdict]:
     """Detect that Python of the model, the objective or the augment takes much of a step.
 
     Such Python also keeps its lock from the threads that prepare batches. Without it, a step waits
     no longer than the loader alone takes.
     """
-    batch_size, rates, step_s = facts.settings.batch_size, facts.rates, facts.step_s
+    batch_size, step_s = facts.batch_size, facts.step_s
     busy_s = step_s / facts.headroom  # of a step that does not wait
     for part, spans in PYTHON_SLOWS.items():
-        of_busy = facts.python.step.get(part, 0.0)
+        of_busy = facts.python.get(part, 0.0)
         share = of_busy / facts.headroom
         if share < PYTHON_SHARE:
             continue
         rest_s = busy_s * (1 - of_busy)
-        if part == "augment" and not facts.cuda and "copy" in rates.spans_s:
+        if part == "augment" and not facts.cuda and "copy" in facts.spans_s:
             # What was measured alone neither copies nor augments. Beside a loader, both take longer
             # than alone.
-            copy_s = rates.spans_s["copy"] - rates.compute_spans_s.get("copy", 0.0)
-            rest_s = batch_size / rates.compute + max(0.0, copy_s - of_busy * busy_s)
+            copy_s = facts.spans_s["copy"] - facts.compute_spans_s.get("copy", 0.0)
+            rest_s = batch_size / facts.compute + max(0.0, copy_s - of_busy * busy_s)
         left_s = max(min(busy_s, rest_s), busy_s / MOST_GAIN)
-        after_s = left_s + min(step_s - busy_s, batch_size / rates.loader)
+        after_s = left_s + min(step_s - busy_s, batch_size / facts.loader_rate)
         if facts.load is not None:
             after_s = max(after_s, replace(facts.load, compute_s=left_s).step_s)
         where, edit = _line_of(facts, part)
@@ -194,12 +182,12 @@ def python_in_step(facts: Facts) -> Iterator[Verdict]:
 
 def python_in_transform(facts: Facts) -> Iterator[Verdict]:
     """Detect that the transform's or Dataset's own Python takes much of preparing a record."""
-    share = facts.python.transform
-    if not facts.settings.has_function or not facts.slow_rate or share < PYTHON_SHARE:
+    share = facts.python.get("transform", 0.0)
+    if not facts.has_function or not facts.slow_rate or share < PYTHON_SHARE:
         return
     load_s = facts.load_s * (1 - share)
-    if facts.rates.prepare_plain is not None:  # measured without the function
-        load_s = facts.settings.batch_size / facts.rates.prepare_plain
+    if facts.prepare_plain is not None:  # measured without the function
+        load_s = facts.batch_size / facts.prepare_plain
     is_dataset = facts.storage is not None and facts.storage.form == "dataset"
     where, edit = _line_of(facts, "transform")
     yield Verdict(
@@ -216,7 +204,7 @@ def python_in_transform(facts: Facts) -> Iterator[Verdict]:
 
 def _line_of(facts: Facts, part: str) -> tuple[str, str]:
     """Return the largest line of a part, as the end of a sentence, and how to change it."""
-    line = next((line for line in facts.python.lines if line.part == part), None)
+    line = next((line for line in facts.lines if line.part == part), None)
     if line is None:
         return "", f"the {part} anew, without Python loops"
     place = place_of(line)
@@ -230,13 +218,14 @@ def place_of(line: PythonLine | Sync) -> str:
 
 def beside_steps(facts: Facts) -> Iterator[Verdict]:
     """Detect that validating, saving or reporting takes much of the run."""
-    run, step_s = facts.on_run, facts.step_s
+    run, step_s = facts.run, facts.step_s
     if run is None:
         return
     shares, costs_s = run.shares(step_s), run.costs_s
     run_s = step_s + math.fsum(costs_s.values())  # a step, with what the run does beside it
     takes = {name: f"takes {100 * share:.0f} % of the run:" for name, share in shares.items()}
     beside = f"beside {1e3 * step_s:,.1f} ms a step"
+    target = f"which takes less than {100 * TARGET_SHARE:.0f} %"
 
     def gain_of(saved_s: float) -> float:
         return run_s / max(run_s - saved_s, step_s)
@@ -250,26 +239,25 @@ def beside_steps(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "frequent_validation",
             f"Validating {takes['validating']} {1e3 * run.validate_s:,.0f} ms {when}, {beside}.",
-            f"Validate every {every:,} steps, which takes less than {100 * TARGET_SHARE:.0f} %.",
+            f"Validate every {every:,} steps, {target}.",
             gain_of(cost_s / run.validate_every - cost_s / every),
             (f"validate_every={every}",),
             period_s=cost_s + run.validate_every * step_s,
         )
-    if shares["saving"] >= BESIDE_SHARE:
-        every = _interval(run.save_s, step_s)
+    every = _interval(run.save_s, step_s)
+    often = {key: steps for key, steps in run.save_every.items() if steps < every}
+    if often and shares["saving"] >= BESIDE_SHARE:
         steps_per = {"checkpoint.every_epochs": run.epoch_steps, "checkpoint.every_s": 1 / step_s}
-        often = {key: steps for key, steps in run.save_every.items() if steps < every}
-        if often:
-            keys = ", ".join(f"{key} every {steps:,.0f} steps" for key, steps in often.items())
-            yield Verdict(
-                "frequent_saving",
-                f"Saving {takes['saving']} {1e3 * run.save_s:,.0f} ms ({keys}), {beside}.",
-                f"Save every {every:,} steps, which takes less than {100 * TARGET_SHARE:.0f} %. A "
-                "run that is killed repeats the steps since the last save.",
-                gain_of(costs_s["saving"] - run.save_s / every),
-                tuple(f"{key}={math.ceil(every / steps_per.get(key, 1))}" for key in often),
-                period_s=1 / run.saves_per_step * run_s,
-            )
+        keys = ", ".join(f"{key} every {steps:,.0f} steps" for key, steps in often.items())
+        yield Verdict(
+            "frequent_saving",
+            f"Saving {takes['saving']} {1e3 * run.save_s:,.0f} ms ({keys}), {beside}.",
+            f"Save every {every:,} steps, {target}. A run that is killed repeats the steps since "
+            "the last save.",
+            gain_of(costs_s["saving"] - run.save_s / every),
+            tuple(f"{key}={math.ceil(every / steps_per.get(key, 1))}" for key in often),
+            period_s=1 / run.saves_per_step * run_s,
+        )
     if shares["reporting"] >= BESIDE_SHARE:
         cost_s = math.fsum(run.report_s.values())
         every = min(_interval(cost_s, step_s), run.epoch_steps)
@@ -292,7 +280,7 @@ def beside_steps(facts: Facts) -> Iterator[Verdict]:
 
 def _interval(cost_s: float, step_s: float) -> int:
     """Return the steps between two of ``cost_s`` that leave the target share, in two digits."""
-    least = cost_s / (TARGET_SHARE * step_s)
+    least = max(cost_s / (TARGET_SHARE * step_s), 1.0)
     digits = 10 ** max(0, math.floor(math.log10(least)) - 1)
     return max(1, math.ceil(least / digits) * digits)
 

@@ -3,8 +3,9 @@
 from dataclasses import fields, replace
 
 from framework.contracts.span import LateRank, RankSpan
-from framework.diagnosis.facts import Facts, Machine, RankFacts, Rates, Settings, Storage
+from framework.diagnosis.facts import Facts, RankFacts, Storage
 from framework.diagnosis.judge import verdicts_of
+from framework.measure.machine_watch import MachineUse
 
 GB = 1 << 30
 STORE = Storage(
@@ -23,10 +24,20 @@ STORE = Storage(
     {"val": "val"},
     {"val": "val-packed"},
 )
-RATES = Rates(
+FACTS = Facts(
+    batch_size=64,
+    workers=2,
+    kind="thread",
+    loader="prefetch",
+    precision="fp32",
     compute=1000.0,
     whole=250.0,
-    loader=500.0,
+    loader_rate=500.0,
+    num_cores=4,
+    free_memory_bytes=16 * GB,
+    memory_bytes=16 * GB,
+    allowed_cores=4,
+    all_cores=4,
     compute_cores=1.0,
     other=950.0,
     other_size=32,
@@ -34,23 +45,18 @@ RATES = Rates(
     prepare=300.0,
     prepare_two=590.0,
     wait=0.7,
+    storage=STORE,
 )
-FACTS = Facts(Machine(4, 16 * GB), Settings(64, 2, "thread", "prefetch", "fp32"), RATES, STORE)
-
-
-PARTS = ("machine", "settings", "rates", "storage")
 
 
 def facts(**changes) -> Facts:
-    """Return ``FACTS`` with these changes of fields, at any depth. Two parts have a ``loader``."""
-    known = FACTS
-    for part in PARTS:
-        names = {field.name: field.name for field in fields(getattr(FACTS, part))}
-        if part == "rates":
-            names["loader"] = "loader_rate"
-        own = {field: changes.pop(name) for field, name in names.items() if name in changes}
-        known = replace(known, **{part: replace(getattr(FACTS, part), **own)})
-    return replace(known, **changes)
+    """Return ``FACTS`` with these changes of its fields, of its store's and of ``use``'s."""
+    storage, use = (
+        {field.name: changes.pop(field.name) for field in fields(part) if field.name in changes}
+        for part in (Storage, MachineUse)
+    )
+    known = {"storage": replace(STORE, **storage), "use": MachineUse(1.0, **use)}
+    return replace(FACTS, **{**known, **changes})
 
 
 def verdict_of(rule, known):

@@ -1,6 +1,6 @@
 import pytest
 
-from framework.diagnosis.step_load import Load
+from framework.diagnosis.facts import Load
 from tests.diagnosis.cases import FINE, facts
 
 

@@ -20,7 +20,7 @@ def test_a_verdict_knows_its_parts_and_keeps_its_prediction():
 def test_the_documentation_has_a_row_for_every_cause():
     page = (ROOT / "docs" / "diagnose.md").read_text().partition("## Every cause")[2]
     rows = re.findall(r"^\| `(\w+)` \|[^|]+\|[^|]+\|$", page.partition("\n## ")[0], re.MULTILINE)
-    names = ("loading", "storage", "step", "machine")
+    names = ("data", "step", "machine")
     paths = [ROOT / "framework" / "diagnosis" / f"{name}_rules.py" for name in names]
     code = "".join(path.read_text() for path in paths)
     texts = {*re.findall(r'"(\w+)"', code), *(f"python_in_{part}" for part in PYTHON_SLOWS)}

@@ -1,13 +1,10 @@
-import json
-
 import pytest
 
 from framework.contracts.span import RankSpan
-from framework.diagnosis.facts import MachineFacts, RankFacts
 from framework.diagnosis.judge import rank_cause, verdicts_of
 from framework.diagnosis.machine_rules import RULES
 from framework.measure.disk import DiskRate
-from framework.measure.machine_watch import MachineUse, Program
+from framework.measure.machine_watch import Program
 from tests.diagnosis.cases import LATE, SPANS, facts, rank_facts, verdict_of
 
 MANY = {"num_threads": 16, "fewer_threads": 4, "fewer_threads_gain": 10.0}
@@ -26,23 +23,12 @@ WAITING = {
 STORE = {"form": "hdf5", "cached": 0.1}
 
 
-def machine(use=None, **changes) -> MachineFacts:
-    use = MachineUse(1.0, **(use or {}))
-    return MachineFacts(use, **{"allowed_cores": 4, "all_cores": 4, **changes})
-
-
-def case(use=None, settings=None, rates=None, storage=None, **changes):
-    known = {**(settings or {}), **(rates or {}), **(storage or {})}
-    return facts(**known, on_machine=machine(use, **changes))
-
-
 def test_a_quiet_machine_gives_no_cause():
-    for known in (case(), facts()):
-        assert not [rule for rules in RULES for rule in rules(known)]
+    assert not [verdict for rule in RULES for verdict in rule(facts())]
 
 
 def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_key():
-    verdict = verdict_of("too_many_threads", case(settings={"workers": 16}, **MANY))
+    verdict = verdict_of("too_many_threads", facts(workers=16, **MANY))
     assert verdict.threads == 4
     assert verdict.overrides == ("workers.num=4",)
     assert "16 workers take the same cores" in verdict.says
@@ -50,19 +36,19 @@ def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_k
 
 def test_too_many_threads_gain_as_much_as_computing_takes_of_a_step():
     rates = {"compute": 100.0, "whole": 80.0}
-    verdict = verdict_of("too_many_threads", case(rates=rates, **MANY))
+    verdict = verdict_of("too_many_threads", facts(**rates, **MANY))
     assert verdict.gain == pytest.approx(1 / (0.8 / 10 + 0.2))
 
 
 def test_threads_of_opencv_are_switched_off_in_the_users_code():
-    verdict = verdict_of("opencv_threads", case(opencv_threads=8, no_opencv_gain=1.5))
+    verdict = verdict_of("opencv_threads", facts(opencv_threads=8, no_opencv_gain=1.5))
     assert "setNumThreads(0)" in verdict.edit
     assert verdict.gain == 1.5
 
 
 def test_other_programs_are_named_with_their_cores():
     use = {**BESIDE, "programs": (Program(17, "blender", 1.8),)}
-    verdict = verdict_of("other_programs", case(use))
+    verdict = verdict_of("other_programs", facts(**use))
     assert "blender (17) 1.8" in verdict.says
     assert verdict.gain == pytest.approx(2.0)
     assert "OMP_NUM_THREADS" not in verdict.action
@@ -70,7 +56,7 @@ def test_other_programs_are_named_with_their_cores():
 
 def test_a_quota_is_a_cause_if_it_stops_the_run():
     use = {"own_cores": 1.0, "waited_cores": 1.5, "throttled_share": 0.9}
-    verdict = verdict_of("cpu_quota", case(use, quota_cores=1.0, num_threads=4))
+    verdict = verdict_of("cpu_quota", facts(**use, quota_cores=1.0, num_threads=4))
     assert verdict.gain == pytest.approx(2.5)
     assert "--cpus=4" in verdict.action
 
@@ -79,13 +65,13 @@ def test_without_a_quota_computing_has_more_threads():
     """A run has no more threads than its quota has cores, so none of them waits."""
     use = {"own_cores": 0.5, "waited_cores": 0.5, "throttled_share": 0.9}
     rates = {"compute": 100.0, "compute_cores": 0.5, "whole": 80.0}
-    verdict = verdict_of("cpu_quota", case(use, rates=rates, quota_cores=0.5, num_threads=1))
+    verdict = verdict_of("cpu_quota", facts(**use, **rates, quota_cores=0.5, num_threads=1))
     # The rest of a step gets both cores of which it waits for one.
     assert verdict.gain == pytest.approx(1 / (0.8 / 8 + 0.2 / 2))
 
 
 def test_cores_outside_the_mask_are_a_cause_if_they_gain():
-    verdict = verdict_of("few_cores", case(allowed_cores=1, all_cores_gain=1.9))
+    verdict = verdict_of("few_cores", facts(allowed_cores=1, all_cores_gain=1.9))
     assert "taskset --cpu-list 0-3" in verdict.action
     assert verdict.gain == 1.9
 
@@ -95,7 +81,7 @@ def test_cores_outside_the_mask_are_a_cause_if_they_gain():
     [("solid state", "cold_disk", "network_disk"), ("network", "network_disk", "cold_disk")],
 )
 def test_a_store_that_fits_is_staged_into_memory(disk, rule, other):
-    known = case(storage={**STORE, "disk": disk}, rates=WAITING, disk=SLOW_DISK)
+    known = facts(**{**STORE, "disk": disk}, **WAITING, disk_rate=SLOW_DISK)
     assert verdict_of(rule, known).overrides == ("data.stage=ram",)
     assert verdict_of(rule, known).gain > 2
     assert verdict_of(other, known) is None
@@ -104,7 +90,7 @@ def test_a_store_that_fits_is_staged_into_memory(disk, rule, other):
 def test_many_readers_wait_together_and_then_share_the_cores():
     rates = {**WAITING, "compute": 10_000.0, "prepare_cores": 0.8, "wait": 1.0}
     storage = {**STORE, "form": "folder"}
-    verdict = verdict_of("cold_disk", case(storage=storage, rates=rates, disk=FAR_DISK))
+    verdict = verdict_of("cold_disk", facts(**storage, **rates, disk_rate=FAR_DISK))
     record_s = 50e3 / 5e6 * 0.95 / 7 + 0.8 / 80 / 4
     assert verdict.gain == pytest.approx(1 / 80 / record_s, rel=0.05)
 
@@ -113,7 +99,7 @@ def test_readers_and_the_step_share_the_cores():
     storage = {**STORE, "form": "folder"}
     gains = [
         verdict_of(
-            "cold_disk", case(storage=storage, rates={**WAITING, "compute": rate}, disk=FAR_DISK)
+            "cold_disk", facts(**storage, **{**WAITING, "compute": rate}, disk_rate=FAR_DISK)
         ).gain
         for rate in (1e3, 1e6)
     ]
@@ -122,7 +108,7 @@ def test_readers_and_the_step_share_the_cores():
 
 def test_a_disk_with_a_full_line_needs_a_copy():
     storage = {**STORE, "num_records": 10**8}
-    verdict = verdict_of("cold_disk", case(storage=storage, rates=WAITING, disk=SLOW_DISK))
+    verdict = verdict_of("cold_disk", facts(**storage, **WAITING, disk_rate=SLOW_DISK))
     assert "local disk" in verdict.action
     assert not verdict.can_try
 
@@ -130,15 +116,15 @@ def test_a_disk_with_a_full_line_needs_a_copy():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"rates": {**WAITING, "read_cores": 0.9}},
-        {"rates": {**WAITING, "prepare": 5.0, "whole": 5.0}},
-        {"storage": {**STORE, "disk": "memory"}},
-        {"disk": None},
+        {"read_cores": 0.9},
+        {"prepare": 5.0, "whole": 5.0},
+        {"disk": "memory"},
+        {"disk_rate": None},
     ],
 )
 def test_reading_that_does_not_wait_is_no_cause(changes):
-    known = {"storage": {**STORE, "disk": "solid state"}, "rates": WAITING, "disk": SLOW_DISK}
-    assert verdict_of("cold_disk", case(**{**known, **changes})) is None
+    known = {**STORE, "disk": "solid state", **WAITING, "disk_rate": SLOW_DISK}
+    assert verdict_of("cold_disk", facts(**{**known, **changes})) is None
 
 
 @pytest.mark.parametrize(
@@ -146,8 +132,8 @@ def test_reading_that_does_not_wait_is_no_cause(changes):
     [(2.0, 0.0, 1.0), (1.0, 0.5, 1.5), (1.0, 1.0, 2.0), (0.5, 30.0, 4.0), (0.0, 0.0, 1.0)],
 )
 def test_the_demand_is_at_most_the_cores_of_the_mask(own, waited, demand):
-    use = MachineUse(1.0, own_cores=own, waited_cores=waited)
-    assert MachineFacts(use, allowed_cores=2).demand == pytest.approx(demand)
+    known = facts(own_cores=own, waited_cores=waited, allowed_cores=2)
+    assert known.demand == pytest.approx(demand)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +143,7 @@ def test_the_demand_is_at_most_the_cores_of_the_mask(own, waited, demand):
 )
 def test_other_programs_give_back_at_most_what_they_take(own, waited, others, gain):
     use = {"own_cores": own, "waited_cores": waited, "others_cores": others}
-    assert verdict_of("other_programs", case(use)).gain == pytest.approx(gain)
+    assert verdict_of("other_programs", facts(**use)).gain == pytest.approx(gain)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +155,7 @@ def test_threads_with_cores_of_their_own_share_the_work(fewer, faster, cores, ga
     known = {"fewer_threads": fewer, "fewer_threads_gain": faster, "fewer_threads_cores": cores}
     use = {"own_cores": 4.0, "others_cores": 0.4}
     rates = {"compute": 100.0, "whole": 100.0}
-    verdict = verdict_of("other_programs", case(use, rates=rates, num_threads=2, **known))
+    verdict = verdict_of("other_programs", facts(**use, **rates, num_threads=2, **known))
     assert verdict.gain == pytest.approx(gain)
 
 
@@ -231,9 +217,3 @@ def test_waiting_for_data_on_all_ranks_comes_first():
     spans = {**SPANS, "wait": RankSpan(0.04, 0.045, 0.05, 0)}
     assert cause(late=LATE, spans=spans) is None
     assert rules(late=LATE, spans=spans) == ["slow_rank"]
-
-
-@pytest.mark.parametrize("late", [None, LATE])
-def test_facts_of_ranks_survive_a_file(late):
-    known = rank_facts(late=late, unsynced_s=0.08, sync_batch_norm=True)
-    assert RankFacts.of(json.loads(json.dumps(known.as_dict()))) == known

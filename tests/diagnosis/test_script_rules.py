@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from framework.contracts.span import Span
-from framework.diagnosis.facts import ItemFacts, LoaderFacts, PythonLine, ScriptFacts
+from framework.diagnosis.facts import ItemFacts, LoaderFacts, PythonLine, ScriptFacts, gain
 from framework.diagnosis.judge import script_limit, script_verdicts
-from framework.diagnosis.step_load import gain
 
 ITEMS = ItemFacts(item_s=2e-3, cpu_share=1.0, num_items=1000, item_bytes=3000)
 

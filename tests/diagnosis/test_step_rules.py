@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from framework.diagnosis.facts import HostPython, PythonLine, RunFacts, Sync
+from framework.diagnosis.facts import PythonLine, RunFacts, Sync
 from framework.diagnosis.judge import cause_of, limit_of, verdicts_of
 from tests.diagnosis.cases import CUDA, FINE, facts, verdict_of
 
@@ -61,7 +61,8 @@ PARTS_OF = {
     "python_in_augment": ("copy",),
     "python_in_transform": ("wait",),
 }
-STEP = HostPython({"objective": 0.8, "model": 0.5, "augment": 0.3}, 0.9, (LINE,))
+SHARES = {"objective": 0.8, "model": 0.5, "augment": 0.3, "transform": 0.9}
+STEP = {"python": SHARES, "lines": (LINE,)}
 READY = {**FINE, "prepare": 30_000.0}  # batches are ready before they are wanted
 OF_FUNCTION = {"has_function": True}
 
@@ -79,7 +80,7 @@ OF_FUNCTION = {"has_function": True}
     ],
 )
 def test_a_rule_speaks_where_python_takes_much(rule, changes, share):
-    verdict = verdict_of(rule, {"python": STEP, **changes})
+    verdict = verdict_of(rule, {**STEP, **changes})
     assert (verdict is None) == (share is None)
     if verdict is not None:
         assert share in verdict.says
@@ -89,16 +90,16 @@ def test_a_rule_speaks_where_python_takes_much(rule, changes, share):
 
 
 def test_the_gain_without_the_function_is_measured_if_it_can_be():
-    sampled = verdict_of("python_in_transform", facts(**OF_FUNCTION, python=HostPython({}, 0.4)))
+    sampled = verdict_of("python_in_transform", facts(**OF_FUNCTION, python={"transform": 0.4}))
     plain = {"prepare_plain": 3000.0}
     measured = verdict_of(
-        "python_in_transform", facts(**OF_FUNCTION, **plain, python=HostPython({}, 0.4))
+        "python_in_transform", facts(**OF_FUNCTION, **plain, python={"transform": 0.4})
     )
     assert measured.gain > sampled.gain
 
 
 def test_the_line_is_named():
-    verdict = verdict_of("python_in_objective", facts(python=STEP, **READY))
+    verdict = verdict_of("python_in_objective", facts(**STEP, **READY))
     assert "loss.py:7 (__call__)" in verdict.says
     assert verdict.edit.endswith("loss.py:7 anew: total += x.item()")
     # of a step, 1 % waits
@@ -119,7 +120,7 @@ def test_the_line_is_named():
     ],
 )
 def test_without_python_a_step_waits_only_for_what_batches_cost(rates, gain):
-    step = HostPython({"objective": 0.8})
+    step = {"objective": 0.8}
     verdict = verdict_of("python_in_objective", facts(python=step, **rates))
     assert verdict.gain == pytest.approx(gain, rel=0.05)
 
@@ -132,7 +133,7 @@ REPORTS = {"report_s": {"jsonl": 0.001, "mine": 0.063}, "report_every": 1}
 
 
 def case(**run):
-    return facts(**STEPS, on_run=RunFacts(**{"epoch_steps": 1000, **run}))
+    return facts(**STEPS, run=RunFacts(**{"epoch_steps": 1000, **run}))
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from framework.cli.allowed import granted
-from framework.cli.arguments import check_output, option, read_keys, split_words
+from framework.cli.arguments import check_output, config_flags, option, read_keys, split_words
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.cli.precedence import with_recipe_said
 from framework.config.paths import CONF
@@ -28,10 +27,9 @@ RULES = {
     "seconds": Rule(float, 1, 3600, number=191),
     "output": Rule(str | None, means="the name of a file", number=191),
 }
-# Of the seconds, if importing and packing took longer than the rest.
-LEAST_LEFT = 0.4
-STOPPED = "stopped{by}: the diagnosis is not complete"
+LEAST_LEFT = 0.4  # of the seconds, if importing and packing took longer than the rest
 RANKS_SHARE = 0.5  # of the seconds, for measuring all ranks together
+STOPPED = "stopped{by}: the diagnosis is not complete"
 USAGE = """usage: paceline diagnose [the same overrides as 'paceline train'] [key=value] ...
 
 Measures every part of a run alone and together, and says what limits it and what to do about it.
@@ -64,19 +62,16 @@ def main(arguments: list[str]) -> int:
         return 0
     asked = parse(arguments)
     start = time.perf_counter()
-    log_folder = Path(tempfile.mkdtemp(prefix="paceline-diagnose-"))
+    folder = Path(tempfile.mkdtemp(prefix="paceline-diagnose-"))
 
-    def remove_if_empty() -> None:  # an error leaves a traceback in it for the user
+    def remove_if_empty(_: object = None) -> None:  # an error leaves a traceback in it for the user
         with suppress(OSError):
-            log_folder.rmdir()
+            folder.rmdir()
 
+    action = partial(_diagnose, asked, arguments, start, folder)
     try:
-        with undone(lambda _: remove_if_empty()):
-            outcome = outcome_of(
-                partial(_diagnose, asked, arguments, start, log_folder),
-                log_folder,
-                show_traceback="debug=trace" in arguments,
-            )
+        with undone(remove_if_empty):
+            outcome = outcome_of(action, folder, show_traceback="debug=trace" in arguments)
     finally:
         remove_if_empty()
     return told_code(outcome)
@@ -108,103 +103,97 @@ def _diagnose(asked: Asked, arguments: list[str], start: float, folder: Path) ->
     if option(arguments, "parallel.num_nodes") is None:
         os.environ.update(rank_environment(os.environ))  # of a task of srun
     if os.environ.get("RANK", "0") != "0":
-        from framework.commands.diagnose.diagnose_ranks import measured_as_rank  # noqa: PLC0415
+        from framework.commands.diagnose.measure_ranks import measured_as_rank  # noqa: PLC0415
 
         measured_as_rank(None, asked.seconds)  # rank 0 says how long
         return RunOutcome(0, "measured")
-    composition = composed(asked.words, granted(arguments), asked.config_dir, tuple(RULES))
+    config, allowed = composed(asked.words, granted(arguments), asked.config_dir, tuple(RULES))
     check_output(asked.output, 191)
-    if _num_ranks(composition[0]) > 1:
-        return _diagnose_ranks(asked, arguments, start, folder, *composition)
-    return _diagnose_alone(asked, arguments, start)
-
-
-def _num_ranks(config: dict[str, Any]) -> int:
-    """Return how many ranks the configured run has.
-
-    Raises:
-        ConfigError: C190 if a launcher has started several processes, each of which would run
-            alone.
-    """
     parallel = config["parallel"]
     under_launcher = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    if under_launcher and "num_processes" not in parallel:
-        what = f"started as one of {os.environ['WORLD_SIZE']} ranks, each of which is alone"
-        raise ConfigError(190, "parallel", what, "add parallel=ddp, or leave out the launcher")
+    num_ranks = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
     if under_launcher:
-        return int(os.environ["WORLD_SIZE"])
-    return parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
+        num_ranks = int(os.environ["WORLD_SIZE"])
+        if "num_processes" not in parallel:
+            what = f"started as one of {num_ranks} ranks, each of which is alone"
+            raise ConfigError(190, "parallel", what, "add parallel=ddp, or leave out the launcher")
+    with message_if_stopped(STOPPED):
+        ranks: dict[str, Any] = {}
+        if num_ranks > 1:
+            from framework.commands.diagnose.measure_ranks import RanksFailed  # noqa: PLC0415
+
+            try:
+                known = _diagnose_ranks(asked, start, folder, config, allowed)
+            except RanksFailed as failed:
+                return failed.outcome
+            if known is None or known["cause"]:
+                return RunOutcome(0, "diagnosed")
+            ranks = {"ranks": known}
+            share = ["parallel=none"]  # the overrides that make one process do what a rank does
+            if config["data"]["source"]["_target_"] != LOADER:  # its batches come as they are
+                size = config["batch_size"] // num_ranks
+                if config["rank_batch_size"] is not None:
+                    size = config["rank_batch_size"] * config["accumulate"]
+                share += [f"batch_size={max(1, size)}", "rank_batch_size=null"]
+            words = " ".join(share)
+            say(f"no rank holds up the others; what one of them does alone ({words}):\n")
+            asked = asked._replace(words=changed(asked.words, share))
+        _diagnose_alone(asked, arguments, start, ranks)
+    return RunOutcome(0, "diagnosed")
 
 
 def _diagnose_ranks(
-    asked: Asked,
-    arguments: list[str],
-    start: float,
-    folder: Path,
-    config: dict[str, Any],
-    allowed: tuple[str, ...],
-) -> RunOutcome:
-    """Diagnose several ranks; if no rank is the cause, diagnose what one of them does alone."""
+    asked: Asked, start: float, folder: Path, config: dict[str, Any], allowed: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Diagnose several ranks, and return all figures; None if another host leads.
+
+    If no rank is the cause, the environment becomes that of one rank alone.
+    """
     from framework.cli.run_ranks import RankedJob  # noqa: PLC0415
-    from framework.commands.diagnose import diagnose_ranks, print_diagnosis  # noqa: PLC0415
+    from framework.commands.diagnose import measure_ranks  # noqa: PLC0415
+    from framework.diagnosis import print_facts  # noqa: PLC0415
     from framework.diagnosis.judge import rank_cause, verdicts_of  # noqa: PLC0415
     from framework.measure.host import cores_per_rank, num_cores  # noqa: PLC0415
 
-    num_ranks = _num_ranks(config)
     progress = DiagnosisProgress(start)
+    progress.say("training all ranks")
     seconds = RANKS_SHARE * asked.seconds
-    with message_if_stopped(STOPPED):
-        progress.say(f"training {num_ranks} ranks")
-        if "RANK" in os.environ:
-            threads = cores_per_rank()
-            job = RankedJob(config, str(folder), allowed)
-            facts = diagnose_ranks.measured_as_rank(job, seconds)
-        else:
-            threads = max(1, num_cores() // config["parallel"]["num_processes"])
-            try:
-                facts = diagnose_ranks.measured_here(config, allowed, folder, seconds)
-            except diagnose_ranks.RanksFailed as failed:
-                return failed.outcome
-        progress.clear()
-        if facts is None:  # another host leads
-            return RunOutcome(0, "measured")
-        verdicts = verdicts_of(facts)
-        cause = rank_cause(facts, verdicts)
-        change = partial(changed, asked.words)
-        print_diagnosis.show_ranks(facts, verdicts, cause, change, asked.config_dir)
-        took_s = time.perf_counter() - start
-        plain = print_diagnosis.ranks_as_json(facts, verdicts, cause, asked.words, took_s)
-        if cause is not None:
-            say(f"took {took_s:.0f} s")
-            if asked.apply:
-                say("applied: nothing, since advice about ranks has to be followed by hand")
-            _write(asked, plain)
-            return RunOutcome(0, "diagnosed")
-    share = ["parallel=none"]  # the overrides that make one process do what one of the ranks does
-    if config["data"]["source"]["_target_"] != LOADER:  # its batches come as they are
-        size = config["batch_size"] // num_ranks
-        if config["rank_batch_size"] is not None:
-            size = config["rank_batch_size"] * config["accumulate"]
-        share += [f"batch_size={max(1, size)}", "rank_batch_size=null"]
-    say(f"no rank holds up the others; what one of them does alone ({' '.join(share)}):\n")
+    if "RANK" in os.environ:
+        threads = cores_per_rank()
+        job = RankedJob(config, str(folder), allowed)
+        facts = measure_ranks.measured_as_rank(job, seconds)
+    else:
+        threads = max(1, num_cores() // config["parallel"]["num_processes"])
+        facts = measure_ranks.measured_here(config, allowed, folder, seconds)
+    progress.clear()
+    if facts is None:
+        return None
+    verdicts = verdicts_of(facts)
+    cause = rank_cause(facts, verdicts)
+    change = partial(changed, asked.words)
+    print_facts.show_ranks(facts, verdicts, cause, change, config_flags(asked.config_dir))
+    took_s = time.perf_counter() - start
+    plain = print_facts.ranks_as_json(facts, verdicts, cause, asked.words, took_s)
+    if cause is not None:
+        say(f"took {took_s:.0f} s")
+        if asked.apply:
+            say("applied: nothing, since advice about ranks has to be followed by hand")
+        _write(asked, plain)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)
-    alone = asked._replace(words=changed(asked.words, share))
-    return _diagnose_alone(alone, arguments, start, {"ranks": plain})
+    return plain
 
 
-def _diagnose_alone(
-    asked: Asked, arguments: list[str], start: float, more: Mapping[str, Any] = MappingProxyType({})
-) -> RunOutcome:
+def _diagnose_alone(asked: Asked, arguments: list[str], start: float, more: dict[str, Any]) -> None:
     """Diagnose one process. ``more`` is added to the figures in ``output``."""
     import torch  # noqa: PLC0415
 
     from framework.cli.compose_config import composed  # noqa: PLC0415
     from framework.cli.progress import pack_missing  # noqa: PLC0415
-    from framework.commands.diagnose import print_diagnosis  # noqa: PLC0415
     from framework.commands.diagnose.measure_parts import Setting  # noqa: PLC0415
     from framework.commands.diagnose.try_advice import apply, diagnose  # noqa: PLC0415
+    from framework.diagnosis import print_facts  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
     from framework.store.channel_statistics import remembered_statistics  # noqa: PLC0415
 
@@ -213,7 +202,7 @@ def _diagnose_alone(
     def compose(changes: Sequence[str]) -> Setting:
         return Setting(*composed(changed(asked.words, changes), grant, asked.config_dir))
 
-    with message_if_stopped(STOPPED), remembered_statistics():
+    with remembered_statistics():
         # A training run sets the same number. With another, the rates would not be those of a run.
         torch.set_num_threads(threads_per_rank())
         setting = compose(())
@@ -223,13 +212,13 @@ def _diagnose_alone(
         progress = DiagnosisProgress(start)
         diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress.say)
         progress.clear()
-        print_diagnosis.show(diagnosis, partial(changed, asked.words), asked.config_dir)
+        change = partial(changed, asked.words)
+        print_facts.show(diagnosis, change, config_flags(asked.config_dir))
         if asked.apply:
             diagnosis = apply(diagnosis, compose, asked.seconds, progress.say)
             progress.clear()
-            print_diagnosis.show_applied(diagnosis.applied)
-        _write(asked, {**print_diagnosis.as_json(diagnosis, asked.words), **more})
-        return RunOutcome(0, "diagnosed")
+            print_facts.show_applied(diagnosis.applied)
+        _write(asked, {**print_facts.as_json(diagnosis, asked.words), **more})
 
 
 def _write(asked: Asked, plain: dict[str, Any]) -> None:
@@ -253,8 +242,7 @@ def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
 class DiagnosisProgress:
     """Shows on stderr what is being done: in place on a terminal, else a line each.
 
-    Args:
-        start: When the command started, in the seconds of `time.perf_counter`.
+    ``start`` is when the command started, in the seconds of `time.perf_counter`.
     """
 
     def __init__(self, start: float) -> None:
@@ -264,9 +252,8 @@ class DiagnosisProgress:
     def say(self, text: str) -> None:
         if self._on_terminal:
             print(f"\r\x1b[K{printable(text)} ...\r", end="", file=sys.stderr, flush=True)
-            return
-        passed_s = time.perf_counter() - self._start
-        say(f"{passed_s:5.1f} s  {text}", sys.stderr)
+        else:
+            say(f"{time.perf_counter() - self._start:5.1f} s  {text}", sys.stderr)
 
     def clear(self) -> None:
         if self._on_terminal:

@@ -1,15 +1,17 @@
-"""Measure each part of a configured run, alone and together, and describe its store."""
+"""Measure each part of a configured run, alone and together, and describe its store and machine."""
 
 import hashlib
 import math
 import os
+import random
 import shutil
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from itertools import count, repeat
 from pathlib import Path
 from statistics import fmean
@@ -20,9 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.cli.arguments import block_words
-from framework.commands.diagnose.measure_machine import measure_machine
-from framework.commands.diagnose.measure_run import measure_run
-from framework.commands.diagnose.measure_step import measure_python, measure_syncs
+from framework.commands.diagnose.measure_step import measure_python, measure_run, measure_syncs
 from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
@@ -32,10 +32,10 @@ from framework.contracts.waits import slow_block
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource, WorkerSource
-from framework.diagnosis.facts import Facts, Machine, Rates, Settings, Storage
+from framework.diagnosis.facts import Facts, Storage
 from framework.diagnosis.step_rules import TINY
-from framework.measure.disk import disk_kind
-from framework.measure.host import available_memory_bytes, cpu_info, num_cores, threads_per_rank
+from framework.measure import host
+from framework.measure.disk import DiskRate, Piece, disk_kind, disk_rate
 from framework.measure.machine_watch import MachineUse, MachineWatch
 from framework.measure.statistics import median
 from framework.media.decode import image_size
@@ -55,7 +55,6 @@ FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "
 SLICE = 16  # images prepared at a time in one thread, so that a second holds several slices
 GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may take
 NUM_WINDOWS = 5
-TURNS = 2
 SLOW_STEPS = 5
 GROWTH = 8  # a tiny batch is compared with one so many times as large, another with half of it
 UNCHANGED = "framework.transform.function.unchanged"
@@ -71,6 +70,17 @@ OTHER = 0.08
 WHOLE = 0.18
 # What takes many more steps is left out if slow steps have used up so many times the seconds.
 LATEST = 2.5
+# Shares of the seconds for changes of the machine: a turn of computing and of training, before
+# which the batches that wait in the loader are used up, and reading the disk.
+TURN = 0.02
+TURN_BURN_IN = 0.01
+TRAIN_TURN = 0.1
+DRAIN = 0.03
+DISK = 0.03
+TURNS = 2
+NUM_PIECES = 4096
+CROWDED = 0.5  # if other programs keep more of a core busy, fewer threads are tried
+CORES_USED = 0.7  # if training keeps fewer of its cores busy, more cores do not help
 
 Say = Callable[[str], None]
 Action = Callable[[Tensor], object]
@@ -88,7 +98,7 @@ class Setting(NamedTuple):
 
         Epoch 0 is read to measure the parts alone.
         """
-        torch.set_num_threads(self.threads or threads_per_rank())
+        torch.set_num_threads(self.threads or host.threads_per_rank())
         config = {**self.config, "clock": "full"}
         return Probe(config, self.allowed, num_windows, GRACE_S, epoch)
 
@@ -96,69 +106,48 @@ class Setting(NamedTuple):
 def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
     """Measure and describe a run in about ``seconds``. ``say`` announces each measurement."""
     latest = time.perf_counter() + LATEST * seconds
-    load = os.getloadavg()[0]
+    load_before = os.getloadavg()[0]
 
     def has_time(what: str) -> bool:
         is_early = time.perf_counter() <= latest
-        if not is_early:
-            say(f"no time left for {what}")
+        say(what if is_early else f"no time left for {what}")
         return is_early
 
     with closing(setting.probe()) as probe:
         source = probe.assembly.train_source
-        storage: Storage | None = None
-        alone: dict[str, Any] = {}
+        known: dict[str, Any] = {}
         if isinstance(source, StoreSource):
             # First, since reading fills the page cache.
-            storage = storage_of(source.store, probe.config)
-            alone = _alone(setting, source, seconds, say)
+            known["storage"] = storage_of(source.store, probe.config)
+            known |= _alone(setting, source, seconds, say)
         elif isinstance(source, DatasetSource):
-            storage = storage_of_items(source, probe.config)
+            known["storage"] = storage_of_items(source, probe.config)
             say("making items")  # in this thread: no other one may share the Dataset
             items = _indices(source.order, SLICE)
-            alone = {"prepare": _rate(_preparing(source), items, PREPARE * seconds)[0]}
-        together, use = _together(probe, seconds, say)
-        rates = Rates(**together, copy=_copy_rate(probe), **alone)
-        flags, device = cpu_info("flags"), probe.assembly.device
-        gpu, bf16 = None, "amx_bf16" in flags or "avx512_bf16" in flags
-        if device.type == "cuda":
-            gpu, bf16 = torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported()
-        machine = Machine(num_cores(), available_memory_bytes(), gpu, bf16, load)
-        tries = has_time("other numbers of threads, other cores and the disk")
-        on_machine = measure_machine(probe, seconds, use, say if tries else None)
+            known["prepare"], _ = _rate(_preparing(source), items, PREPARE * seconds)
+        known |= _together(probe, seconds, say)
+        known |= {"copy": _copy_rate(probe), "load_before": load_before, **machine_of(probe)}
+        if has_time("other numbers of threads, other cores and the disk"):
+            known |= try_machine(probe, seconds, known["use"])
         say("lines of your Python")
-        python = measure_python(probe, seconds)
+        known["python"], known["lines"] = measure_python(probe, seconds)
         say("calls that wait for the device")
-        syncs = measure_syncs(probe)
-        on_run = None
+        known["syncs"] = measure_syncs(probe)
         if has_time("validating, saving and reporting"):
-            say("validating, saving and reporting")
-            on_run = measure_run(probe, seconds)
+            known["run"] = measure_run(probe, seconds)
         model: nn.Module = probe.assembly.build("model")
         is_channels_first = any(
             isinstance(module, nn.Conv2d)
             and not module.weight.is_contiguous(memory_format=torch.channels_last)
             for module in model.modules()
         )
-        return Facts(
-            machine,
-            settings_of(probe),
-            rates,
-            storage,
-            convolutional=not probe.config["channels_last"] and is_channels_first,
-            python=python,
-            on_machine=on_machine,
-            slow_records=slow_block(source.slow_records(), probe.assembly.waits),
-            on_run=on_run,
-            syncs=syncs,
-        )
+        known["convolutional"] = is_channels_first and not probe.config["channels_last"]
+        known["slow_records"] = slow_block(source.slow_records(), probe.assembly.waits)
+        return Facts(**settings_of(probe), **known)
 
 
-def _together(probe: Probe, seconds: float, say: Say) -> tuple[dict[str, Any], MachineUse]:
-    """Measure the loader, computing and training.
-
-    Return fields of `Rates`, and how the machine was used while the run trained.
-    """
+def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
+    """Measure the loader, computing and training, and how the machine was used meanwhile."""
     burn_in_s = BURN_IN * seconds
     say("workers and loader")
     loader = probe.loader(LOADER * seconds, burn_in_s)
@@ -177,14 +166,15 @@ def _together(probe: Probe, seconds: float, say: Say) -> tuple[dict[str, Any], M
         watch.lap()
         wholes.append(probe.train(WHOLE * seconds / num_turns, burn_in_s))
         use = watch.lap()
-    compute, whole = _pooled(computes), _pooled(wholes)
+    compute, whole = (_pooled(rates) for rates in (computes, wholes))
     say("computing another batch size")
     other = None
     other_size = num_records * GROWTH if num_records < TINY else num_records // 2
     with suppress(torch.OutOfMemoryError):
         other = probe.compute(OTHER * seconds, burn_in_s, other_size).records_per_s
-    rates = {
-        "loader": loader.records_per_s,
+    return {
+        "use": use,
+        "loader_rate": loader.records_per_s,
         "compute": compute.records_per_s,
         "compute_cores": compute.busy_cores,
         "other": other,
@@ -195,7 +185,6 @@ def _together(probe: Probe, seconds: float, say: Say) -> tuple[dict[str, Any], M
         "compute_spans_s": compute.spans_s,
         "spread": whole.spread,
     }
-    return rates, use
 
 
 def _pooled(rates: list[Rate]) -> Rate:
@@ -207,48 +196,45 @@ def _pooled(rates: list[Rate]) -> Rate:
 
 
 def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
-    """Measure reading, decoding and transforming in one thread; return fields of `Rates`.
+    """Measure reading, decoding and transforming in one thread like a worker's.
 
-    It is a thread like a worker's. The main thread would share its work among all cores.
+    The main thread would share its work among all cores.
     """
-    store = source.store
+    store, function = source.store, source.read.transform.function
     views = tuple(source.read.views)
-    size = source.order.batch_size
     has_images = any(field.encoding == "image" for field in store.manifest.fields.values())
-    if has_images or source.read.transform.function is not None:
-        size = SLICE
+    size = SLICE if has_images or function is not None else source.order.batch_size
     indices = _indices(source.order, size)
-    say("reading")
     rates: dict[str, Any] = {}
-    rates["read"], rates["read_cores"] = _rate_in_thread(
+    say("reading")
+    rates["read"], rates["read_cores"] = _rate_in_threads(
         lambda part: touch(store.read(part, views)), indices, READ * seconds
     )
     say("decoding and transforming")
     prepare = _preparing(source)
     system_s, start = os.times().system, time.perf_counter()
-    rates["prepare"], rates["prepare_cores"] = _rate_in_thread(prepare, indices, PREPARE * seconds)
+    rates["prepare"], rates["prepare_cores"] = _rate_in_threads(prepare, indices, PREPARE * seconds)
     system_s = os.times().system - system_s
     rates["prepare_system_cores"] = system_s / (time.perf_counter() - start)
-    if num_cores() > 1:
-        rates["prepare_two"] = _rate_of_two(prepare, indices, TWO * seconds)
+    if host.num_cores() > 1:
+        rates["prepare_two"], _ = _rate_in_threads(prepare, indices, TWO * seconds, 2)
         # Of two threads without a lock, on cores as busy as these.
-        data = bytes(1 << 20)
-        parts = repeat(torch.zeros(1))
+        data, parts = bytes(1 << 20), repeat(torch.zeros(1))
 
         def work(_: Tensor) -> None:
             hashlib.sha256(data)
 
-        two = _rate_of_two(work, parts, TWO * seconds / 2)
-        rates["two_cores"] = two / _rate_in_thread(work, parts, TWO * seconds / 2)[0]
+        two, _ = _rate_in_threads(work, parts, TWO * seconds / 2, 2)
+        rates["two_cores"] = two / _rate_in_threads(work, parts, TWO * seconds / 2)[0]
     transform = setting.config["transform"]
-    if source.read.transform.function is not None and "geometry" in transform:
+    if function is not None and "geometry" in transform:
         transform = {**transform, "function": {"_target_": UNCHANGED, "_partial_": True}}
         config = {**setting.config, "transform": transform}
         plain = setting._replace(config=config, allowed=(*setting.allowed, UNCHANGED))
         with closing(plain.probe()) as probe:
             prepare = _preparing(probe.assembly.train_source)
             indices = _indices(source.order, SLICE)
-            rates["prepare_plain"] = _rate_in_thread(prepare, indices, PLAIN * seconds)[0]
+            rates["prepare_plain"], _ = _rate_in_threads(prepare, indices, PLAIN * seconds)
     return rates
 
 
@@ -267,8 +253,7 @@ def _indices(order: Order, size: int) -> Iterator[Tensor]:
 def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[float, float]:
     """Return records and CPU seconds per second. The first call opens files and does not count."""
     action(next(indices))
-    start = time.perf_counter()
-    cpu_s = time.process_time()
+    start, cpu_s = time.perf_counter(), time.process_time()
     num_records = 0
     while time.perf_counter() - start < seconds or not num_records:
         part = next(indices)
@@ -278,16 +263,10 @@ def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[fl
     return num_records / took_s, (time.process_time() - cpu_s) / took_s
 
 
-def _rate_in_thread(
-    action: Action, indices: Iterator[Tensor], seconds: float
+def _rate_in_threads(
+    action: Action, indices: Iterator[Tensor], seconds: float, num_threads: int = 1
 ) -> tuple[float, float]:
-    """Return what ``_rate`` returns, measured in a thread like a worker's."""
-    with ThreadPoolExecutor(1, "paceline-diagnose", limit_threads, (1,)) as pool:
-        return pool.submit(_rate, action, indices, seconds).result()
-
-
-def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> float:
-    """Return records per second of ``action`` in two threads together."""
+    """Return what ``_rate`` returns, summed over threads like a worker's."""
     lock = threading.Lock()
 
     def locked() -> Iterator[Tensor]:
@@ -296,9 +275,10 @@ def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> f
                 part = next(indices)
             yield part
 
-    with ThreadPoolExecutor(2, "paceline-diagnose", limit_threads, (1,)) as pool:
-        jobs = [pool.submit(_rate, action, locked(), seconds) for _ in range(2)]
-        return sum(job.result()[0] for job in jobs)
+    with ThreadPoolExecutor(num_threads, "paceline-diagnose", limit_threads, (1,)) as pool:
+        jobs = [pool.submit(_rate, action, locked(), seconds) for _ in range(num_threads)]
+        rates, cores = zip(*(job.result() for job in jobs), strict=True)
+        return sum(rates), sum(cores)
 
 
 def _copy_rate(probe: Probe) -> float | None:
@@ -307,40 +287,162 @@ def _copy_rate(probe: Probe) -> float | None:
     if device.type != "cuda":
         return None
     batch = probe.host_batch()
-    host = pin({name: tensor.cpu() for name, tensor in tensors(batch).items()})
+    host_batch = pin({name: tensor.cpu() for name, tensor in tensors(batch).items()})
     times_s: list[float] = []
     for _ in range(13):
         torch.cuda.synchronize(device)
         start = time.perf_counter()
-        copies = move(host, device)
+        copies = move(host_batch, device)
         torch.cuda.synchronize(device)
         times_s.append(time.perf_counter() - start)
         del copies
-    return len(host["index"]) / median(times_s[3:])
+    return len(host_batch["index"]) / median(times_s[3:])
 
 
-def settings_of(probe: Probe) -> Settings:
+def settings_of(probe: Probe) -> dict[str, Any]:
     config, source = probe.config, probe.assembly.train_source
     transform: Any = probe.assembly.build("transform")
     workers, kind = config["workers"]["num"] or 0, config["workers"]["kind"] or "thread"
     if isinstance(source, WorkerSource):
         workers, kind = source.workers.num, source.workers.kind
-    size: Any = transform.size and tuple(map(int, transform.size))
     groups = ("loader", "precision", "transform", "augment")
-    modules = {name: str(config[name]["_target_"]).split(".")[-2] for name in groups}
-    return Settings(
-        batch_size=len(next(iter(source.order.shares(0))).indices),
-        workers=workers,
-        kind=kind,
-        **modules,
-        size=size,
-        has_function=transform.function is not None or isinstance(source, DatasetSource),
-        shuffle=config["shuffle"],
-        block=config["order"].get("block_records"),
-        staged=config["data"].get("stage") in ("ram", "device"),
-        compiled=config["compile"],
-        select=config["select"],
-    )
+    return {
+        "batch_size": len(next(iter(source.order.shares(0))).indices),
+        "workers": workers,
+        "kind": kind,
+        **{name: str(config[name]["_target_"]).split(".")[-2] for name in groups},
+        "size": transform.size and tuple(map(int, transform.size)),
+        "has_function": transform.function is not None or isinstance(source, DatasetSource),
+        "shuffle": config["shuffle"],
+        "block": config["order"].get("block_records"),
+        "staged": config["data"].get("stage") in ("ram", "device"),
+        "compiled": config["compile"],
+        "select": config["select"],
+    }
+
+
+def machine_of(probe: Probe) -> dict[str, Any]:
+    """Describe what the machine has, and what this process has of it."""
+    flags, quota, total = host.cpu_info("flags"), host.CGROUPS.cores(), host.total_memory_bytes()
+    gpu, bf16 = None, "amx_bf16" in flags or "avx512_bf16" in flags
+    if probe.assembly.device.type == "cuda":
+        gpu = torch.cuda.get_device_name(probe.assembly.device)
+        bf16 = torch.cuda.is_bf16_supported()
+    return {
+        "num_cores": host.num_cores(),
+        "gpu": gpu,
+        "bf16": bf16,
+        "quota_cores": quota if quota < math.inf else None,
+        "memory_bytes": total,
+        "free_memory_bytes": host.available_memory_bytes(),
+        "in_group": host.CGROUPS.memory_limit_bytes() == total,
+        "num_threads": torch.get_num_threads(),
+        "all_cores": os.cpu_count() or 1,
+        "allowed_cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def try_machine(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
+    """Try more or less of the machine, and read its disk. Whatever is changed is changed back.
+
+    A thread per core is tried, or fewer if other programs take cores. If the affinity mask has
+    fewer cores than the machine and training keeps those busy, all are tried.
+    """
+    fewer = cores = host.num_cores()
+    threads = torch.get_num_threads()
+    taken = use.others_cores + use.stolen_cores
+    if threads <= cores and taken > CROWDED:
+        fewer = max(1, cores - round(taken))
+    known: dict[str, Any] = {"fewer_threads": min(fewer, threads)}
+    if fewer < threads:
+        known["fewer_threads_gain"], known["fewer_threads_cores"] = _in_turn(
+            lambda: probe.compute(TURN * seconds, TURN_BURN_IN * seconds),
+            lambda: _set_while(torch.set_num_threads, fewer, threads),
+        )
+    known |= _without_opencv(probe, seconds)
+    mine, every = os.sched_getaffinity(0), set(range(os.cpu_count() or 1))
+    if len(mine) < len(every) and use.own_cores + use.waited_cores > CORES_USED * len(mine):
+
+        @contextmanager
+        def on_every_core() -> Generator[None]:
+            host.move_threads(every)
+            try:
+                with _set_while(torch.set_num_threads, len(os.sched_getaffinity(0)), threads):
+                    yield
+            finally:
+                host.move_threads(mine)
+
+        known["all_cores_gain"], _ = _in_turn(
+            lambda: probe.train(TRAIN_TURN * seconds, DRAIN * seconds), on_every_core
+        )
+    return {**known, "disk_rate": read_disk(probe, DISK * seconds)}
+
+
+def _without_opencv(probe: Probe, seconds: float) -> dict[str, Any]:
+    """Train without OpenCV's own threads, if they and the workers are more than the cores.
+
+    Worker processes have settings of their own, which this process cannot change. The rates are not
+    measured in turn: threads that were off and on again take turns with ours in another way.
+    """
+    opencv: Any = sys.modules.get("cv2")
+    source = probe.assembly.train_source
+    if opencv is None or not isinstance(source, StoreSource):
+        return {}
+    num, threads = source.workers.num, opencv.getNumThreads()
+    known: dict[str, Any] = {"opencv_threads": threads}
+    is_apart = source.workers.kind == "process" and num
+    if threads > 1 and not is_apart and threads * max(1, num) > host.num_cores():
+        timing = (TURNS * TRAIN_TURN * seconds, DRAIN * seconds)
+        before = probe.train(*timing).records_per_s
+        with _set_while(opencv.setNumThreads, 0, threads):
+            known["no_opencv_gain"] = probe.train(*timing).records_per_s / before
+    return known
+
+
+def _in_turn(
+    measure: Callable[[], Rate], change: Callable[[], AbstractContextManager[None]]
+) -> tuple[float, float]:
+    """Return the factor on a rate that a change makes, and the cores that are then kept busy."""
+    rates = {False: 0.0, True: 0.0}
+    cores = 0.0
+    for number in range(2 * TURNS):
+        changed = number % 2 == 1
+        with change() if changed else nullcontext():
+            rate = measure()
+        rates[changed] += rate.records_per_s
+        cores += changed * rate.busy_cores / TURNS
+    return rates[True] / rates[False], cores
+
+
+@contextmanager
+def _set_while(put: Callable[[int], object], value: int, before: int) -> Generator[None]:
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
+    """Measure reading records that a store has in files."""
+    source = probe.assembly.train_source
+    if not isinstance(source, StoreSource):
+        return None
+    store, draw = source.store, random.Random(0)  # noqa: S311  # no secret
+    num_records = store.manifest.num_records
+    if isinstance(store, FolderStore):
+        numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
+        names = map(store.name, numbers)
+        return disk_rate([Piece(name, 0, os.path.getsize(name)) for name in names], seconds)
+    files = [file for file in files_of(str(probe.config["data"]["train"])) if os.path.isfile(file)]
+    if not files:
+        return None
+    # Pieces of the largest file, each as long as the mean record. A shard has some of the records.
+    path = max(files, key=os.path.getsize)
+    length = max(1, sum(map(os.path.getsize, files)) // num_records)
+    places = range(0, max(1, os.path.getsize(path) - length), length)
+    starts = draw.sample(places, min(NUM_PIECES, len(places)))
+    return disk_rate([Piece(path, start, length) for start in starts], seconds)
 
 
 def storage_of(store: RecordStore, config: Config) -> Storage:
@@ -407,9 +509,8 @@ def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str
     for field in fields.values():
         if field.encoding == "raw" and field.kind == "image":
             height, width = field.shape[:2] if field.interleaved else field.shape[1:]
-            size = (height, width)
-            channels = field.channels or 3
-            return {"encoding": "raw", "channels": channels, "image_size": size, "even": True}
+            known = {"channels": field.channels or 3, "image_size": (height, width), "even": True}
+            return {"encoding": "raw", **known}
     return {"encoding": "raw"}
 
 

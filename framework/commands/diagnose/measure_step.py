@@ -1,4 +1,4 @@
-"""Measure what the user's own code does in a step: its Python, and its calls that wait.
+"""Measure the user's own code in a step, and what a run does beside its steps.
 
 Each part of a step is timed, and its stack is sampled in further steps, since sampling makes a step
 slower. What a line spends in long operators of torch is no Python, and is subtracted: a few steps
@@ -6,13 +6,19 @@ are watched for them.
 """
 
 import inspect
+import io
 import math
+import os
 import sys
+import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from time import perf_counter, thread_time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
 from types import CodeType
 from typing import Any, final
 
@@ -20,28 +26,43 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from framework.config.training_parts import training_parts
+from framework.config.assemble import Assembly, assemble
+from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.batch import move
+from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.loader import Loader, LoaderStats
+from framework.contracts.training import Checkpoints, Report, Sink
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource
 from framework.diagnosis.code_lines import WaitingCalls, largest_lines
-from framework.diagnosis.facts import HostPython, PythonLine, Sync
+from framework.diagnosis.facts import PythonLine, RunFacts, Sync
 from framework.measure.stack_sampler import LAYERS, StackSampler, charged
 from framework.measure.statistics import median
+from framework.system.stopping import scratch_folder
 from framework.train.parts import Parts
 from framework.train.step import drop_gradients
-from framework.trials.probe import Probe
+from framework.train.trainer import Trainer
+from framework.trials.probe import ENDLESS, Config, Probe
 
-SHARE = 0.06  # of the given seconds, for a step and for preparing each
+# Shares of the given seconds: for a step and for preparing each, for short runs, for validation.
+SHARE = 0.06
+STEPS = 0.05
+VALIDATION = 0.04
 MOST_WATCHED = 3  # steps that are watched for long operators
 SLICE = 8  # records prepared at a time
 MOST_LINES = 5  # of each part
-# A line with a smaller share is left out.
-LEAST_LINE = 0.02
-# A shorter call of torch costs the host more than the operator computes.
-LONG_S = 1e-4
+LEAST_LINE = 0.02  # a line with a smaller share is left out
+LONG_S = 1e-4  # a shorter call of torch costs the host more than the operator computes
 PARTS = ("augment", "objective", "model")
+# If the first validation took less, it is repeated, since it started workers. Saves are repeated
+# for so long.
+REPEATED_S = 0.5
+MOST_SAVES = 8
+LEAST_STEPS = 8
+REPORT_EVERY = 2
+# They send reports to a service, which must not learn of a run that measures.
+SERVICES = ("framework.sink.mlflow.", "framework.sink.wandb.")
 
 
 def measure_syncs(probe: Probe) -> tuple[Sync, ...]:
@@ -78,74 +99,53 @@ def measure_syncs(probe: Probe) -> tuple[Sync, ...]:
     return tuple(calls.noted())
 
 
-def measure_python(probe: Probe, seconds: float) -> HostPython:
-    """Sample steps and the preparing of records, ``SHARE`` of ``seconds`` each."""
-    shares, lines = _python_of_step(probe, SHARE * seconds)
-    transform, more = _python_of_transform(probe, SHARE * seconds)
-    lines = sorted((*lines, *more), key=lambda line: -line.share)
-    return HostPython(shares, transform, tuple(lines))
-
-
-def _python_of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[PythonLine]]:
-    """Return the share of a step of each part's Python, and its lines."""
+def measure_python(probe: Probe, seconds: float) -> tuple[dict[str, float], tuple[PythonLine, ...]]:
+    """Return the share of each part's Python in a step without waiting, and of the transform's in
+    preparing a record; and the largest lines.
+    """
     sampler = StackSampler()
     times = _PartTimes(sampler)
-    parts = training_parts(probe.assembly)
-    with _user_step(probe, parts, times.switch) as step:
+    with _user_step(probe, training_parts(probe.assembly), times.switch) as step:
         step()  # the first step also makes what is made once
         times.take()
-        _repeat(step, seconds / 2)
+        _repeat(step, SHARE * seconds / 2)
         plain_s = times.take()
         sampler.start()
-        num_steps = _repeat(step, seconds / 2)
+        num_steps = _repeat(step, SHARE * seconds / 2)
         sampler.stop()
         sampled_s = times.take()
         num_watched = min(num_steps, MOST_WATCHED)
-        on_cpu = probe.assembly.device.type == "cpu"
-        with _LongOperators(sampler, on_cpu) as watched:
+        with _LongOperators(sampler, probe.assembly.device.type == "cpu") as watched:
             for _ in range(num_watched):
                 step()
-        long_s = watched.seconds
-    step_s = sum(plain_s.values())
+    long_s, python_s, step_s = watched.seconds, sampler.python_s(), sum(plain_s.values())
     shares: dict[str, float] = {}
+    lines: list[PythonLine] = []
     for part in PARTS:
-        python_s = sum(line.python_s for line in sampler.lines() if line.label == part)
-        python_s -= num_steps / num_watched * long_s[part]
-        python = python_s / max(sampled_s[part], 1e-9)
-        shares[part] = min(max(python, 0.0), 1.0) * plain_s[part] / step_s
-    shown = [part for part in PARTS if shares[part] > LEAST_LINE]
-    lines = [
-        line for part in shown for line in largest_lines(sampler, part, MOST_LINES, LEAST_LINE)
-    ]
-    return shares, lines
-
-
-def _python_of_transform(probe: Probe, seconds: float) -> tuple[float, list[PythonLine]]:
-    """Return the share of the user's Python in preparing a record, and its lines."""
+        own_s = python_s[part] - num_steps / num_watched * long_s[part]
+        python = min(max(own_s / max(sampled_s[part], 1e-9), 0.0), 1.0)
+        shares[part] = python * plain_s[part] / step_s
+        if shares[part] > LEAST_LINE:
+            lines += largest_lines(sampler, part, MOST_LINES, LEAST_LINE)
     source = probe.assembly.train_source
-    if not isinstance(source, StoreSource | DatasetSource):
-        return 0.0, []
-    sampler = StackSampler()
-    sampler.label = "transform"
-    indices = next(iter(source.order.shares(0))).indices
-    source.read(Request(0, indices[:1], training=True))  # opens files
-    slices = indices.split(SLICE)
-    sampler.start()
-    start = perf_counter()
-    number = 0
-    while perf_counter() - start < seconds:
-        source.read(Request(0, slices[number % len(slices)], training=True))
-        number += 1
-    sampler.stop()
-    share = sum(line.python_s for line in sampler.lines()) / sampler.total_s
-    return share, largest_lines(sampler, "transform", MOST_LINES, LEAST_LINE)
+    if isinstance(source, StoreSource | DatasetSource):
+        sampler = StackSampler("transform")
+        indices = next(iter(source.order.shares(0))).indices
+        source.read(Request(0, indices[:1], training=True))  # opens files
+        slices = cycle(indices.split(SLICE))
+        sampler.start()
+        _repeat(lambda: source.read(Request(0, next(slices), training=True)), SHARE * seconds)
+        sampler.stop()
+        shares["transform"] = sampler.python_s()["transform"] / sampler.total_s
+        lines += largest_lines(sampler, "transform", MOST_LINES, LEAST_LINE)
+    return shares, tuple(sorted(lines, key=lambda line: -line.share))
 
 
-def _repeat(step: Callable[[], None], seconds: float) -> int:
+def _repeat(step: Callable[[], object], seconds: float) -> int:
     """Repeat a step for so long. Return how often."""
-    end = perf_counter() + seconds
+    end = time.perf_counter() + seconds
     num_steps = 0
-    while perf_counter() < end or not num_steps:
+    while time.perf_counter() < end or not num_steps:
         step()
         num_steps += 1
     return num_steps
@@ -197,11 +197,11 @@ class _PartTimes:
     def __init__(self, sampler: StackSampler) -> None:
         self._sampler = sampler
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._since = perf_counter()
+        self._since = time.perf_counter()
 
     def switch(self, part: str) -> None:
         """Begin a part."""
-        now = perf_counter()
+        now = time.perf_counter()
         self._seconds[self._sampler.label] += now - self._since
         self._sampler.label = part
         self._since = now
@@ -242,11 +242,10 @@ class _LongOperators(TorchFunctionMode):
         return seconds
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        start = perf_counter()
-        start_cpu = thread_time()
+        start, start_cpu = time.perf_counter(), time.thread_time()
         result = func(*args, **(kwargs or {}))
-        busy_s = thread_time() - start_cpu
-        passed_s = perf_counter() - start
+        busy_s = time.thread_time() - start_cpu
+        passed_s = time.perf_counter() - start
         if not self._on_cpu:
             busy_s = passed_s  # a wait for a GPU may take no CPU time
         elif func is Tensor.tolist:  # making Python numbers is work of Python
@@ -260,3 +259,211 @@ class _LongOperators(TorchFunctionMode):
             key = (self._sampler.label, caller.f_code, caller.f_lineno, name)
             self._calls[key].append((passed_s, busy_s))
         return result
+
+
+def measure_run(probe: Probe, seconds: float) -> RunFacts:
+    """Validate, save and report as the run would, and measure what each costs.
+
+    The sinks of services are left out. Files are written where runs are, since saving is as slow as
+    that disk.
+    """
+    given = probe.given
+    every = given["checkpoint"]
+    never = {"every_steps": None, "every_epochs": None, "every_s": None}
+    quiet = {
+        **given,
+        "validate_every": ENDLESS,
+        "report_every": REPORT_EVERY,
+        "checkpoint": {**every, **never},
+    }
+    missing_s: dict[str, float] = {}
+
+    def limited(name: str, most_s: float, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        """End after some seconds, and note how long the other batches would have taken."""
+        begin = time.perf_counter()
+        for number, micro in enumerate(batches, 1):
+            yield micro
+            took_s = time.perf_counter() - begin
+            missing_s[name] = took_s / number * max(0, sets[name].num_steps - number)
+            if took_s > most_s:
+                return
+
+    with _short_run(quiet, probe.assembly.allowed) as (assembly, folder, stack):
+        parts = training_parts(assembly, folder, StepTimer(STEPS * seconds, 1, LEAST_STEPS))
+        sets: Mapping[str, Loader] = {}
+        if isinstance(parts.val, Mapping):
+            sets = parts.val
+        elif parts.val is not None:
+            sets = {"": parts.val}
+        most_s = VALIDATION * seconds / max(1, len(sets))
+        val = {name: Through(set_, partial(limited, name, most_s)) for name, set_ in sets.items()}
+        quick = val if isinstance(parts.val, Mapping) else val.get("")
+        trainer = Trainer(replace(parts, checkpoints=None, val=quick))
+        sinks = open_sinks(stack, assembly, trainer, folder)
+        timed = {name: TimedSink(s) for name, s in zip(assembly.config["sink"], sinks, strict=True)}
+        trainer.fit([*timed.values()])
+        took_s = 0.0
+        for _ in range(2):  # the first starts workers
+            before_s = trainer.validate_s
+            trainer.validate([*timed.values()])
+            took_s = trainer.validate_s - before_s
+            if took_s > REPEATED_S:
+                break
+        assert parts.checkpoints is not None
+        save_s, weights_s = saves_s(trainer, parts.checkpoints)
+        epoch_steps = assembly.train.num_steps
+        step_s = trainer.pace.train_s / max(1, trainer.progress.step)
+        validate_every = (given["validate_every"] or epoch_steps) if sets else None
+        intervals = {
+            "validate_every": validate_every or math.inf,
+            "checkpoint.every_steps": every["every_steps"] or math.inf,
+            "checkpoint.every_epochs": (every["every_epochs"] or math.inf) * epoch_steps,
+            "checkpoint.every_s": max(1.0, (every["every_s"] or math.inf) / max(step_s, 1e-9)),
+        }
+        return RunFacts(
+            epoch_steps=epoch_steps,
+            validate_s=took_s + math.fsum(missing_s.values()),
+            validate_every=validate_every,
+            save_s=save_s,
+            weights_s=weights_s,
+            save_every={key: steps for key, steps in intervals.items() if steps < math.inf},
+            report_s={name: sink.mean_s for name, sink in timed.items()},
+            report_every=given["report_every"],
+        )
+
+
+def saves_s(trainer: Trainer, checkpoints: Checkpoints) -> tuple[float, float]:
+    """Return the seconds to save a state, and those that saving the weights adds."""
+    state = trainer.state_dict()
+    weights = trainer.parts.parallel.gather_state(trainer.stepper.weights())
+    times_s: list[float] = []
+
+    def save(weights: dict[str, Any] | None) -> float:
+        """Save to a file of its own, as in a run: replacing a file takes longer."""
+        start = time.perf_counter()
+        checkpoints.save(trainer.progress.step + len(times_s), state, weights, False, True)
+        return time.perf_counter() - start
+
+    begin = time.perf_counter()
+    while len(times_s) < MOST_SAVES and time.perf_counter() - begin <= REPEATED_S:
+        times_s.append(save(None))
+    return median(times_s), max(0.0, save(weights) - median(times_s))
+
+
+def run_rate(config: Config, allowed: Sequence[str], seconds: float) -> float:
+    """Return the records per second of a run that validates, saves and reports."""
+    timer = StepTimer(seconds, 1, LEAST_STEPS)
+    with _short_run(config, allowed) as (assembly, folder, stack):
+        trainer = Trainer(training_parts(assembly, folder, timer))
+        trainer.fit(open_sinks(stack, assembly, trainer, folder))
+        return assembly.train_source.order.batch_size / timer.step_s
+
+
+@contextmanager
+def _short_run(
+    config: Config, allowed: Sequence[str]
+) -> Generator[tuple[Assembly, Path, ExitStack]]:
+    """Build a run in a temporary folder, which nothing ends. Nothing that it prints is shown."""
+    sinks = {
+        name: block
+        for name, block in (config.get("sink") or {}).items()
+        if not str(block.get("_target_")).startswith(SERVICES)
+    }
+    endless = {
+        **config,
+        "sink": sinks,
+        "epochs": ENDLESS,
+        "max_steps": None,
+        "resume": {"run": None, "auto": False, "allow": []},
+        "stop": {**config["stop"], "patience": None, "after": None},
+        "watchers": {},
+        "verify": "off",
+    }
+    quiet = io.StringIO()
+    place = "outputs" if os.path.isdir("outputs") else None
+    with (
+        scratch_folder("paceline-diagnose-", place) as folder,
+        redirect_stdout(quiet),
+        redirect_stderr(quiet),
+        closing(assemble(endless, allowed, lambda _: None)) as assembly,
+        ExitStack() as stack,
+    ):
+        yield assembly, Path(folder), stack
+
+
+@final
+class StepTimer:
+    """Says after each step whether a time is over, and measures the steps after the first ones.
+
+    Args:
+        seconds: How long to continue after the first steps.
+        num_first: The first steps, which do not count.
+        least: The steps that are measured at least.
+    """
+
+    def __init__(self, seconds: float, num_first: int, least: int) -> None:
+        self.at_start: list[Callable[[], object]] = []  # called after the first steps
+        self._seconds = seconds
+        self._least = least
+        self._num_steps = -num_first  # that were measured
+        self._start_s = self._last_s = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a mean step, with all that happened between steps."""
+        return max(self._last_s - self._start_s, 1e-9) / self._num_steps
+
+    def __call__(self) -> bool:
+        """Count a step, and return whether it was the last one."""
+        self._num_steps += 1
+        self._last_s = time.perf_counter()
+        if self._num_steps == 0:
+            self._start_s = self._last_s
+            for call in self.at_start:
+                call()
+        return self._num_steps >= self._least and self._last_s - self._start_s > self._seconds
+
+
+@final
+class Through:
+    """A Loader whose micro-batches pass through a function."""
+
+    def __init__(
+        self, loader: Loader, change: Callable[[Iterator[MicroBatch]], Iterator[MicroBatch]]
+    ) -> None:
+        self._loader = loader
+        self._change = change
+        self.num_steps = loader.num_steps
+        self.identity = loader.identity
+        self.notes = loader.notes
+        self.close = loader.close
+
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        with closing(self._loader.epoch(epoch, start)) as micro_batches:
+            yield from self._change(micro_batches)
+
+    def stats(self) -> LoaderStats:
+        return self._loader.stats()
+
+
+@final
+class TimedSink:
+    """A sink whose reports of training are timed."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._times_s: list[float] = []
+        self.flush = sink.flush
+        self.close = sink.close
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds per report, without the first, which opens files."""
+        later = self._times_s[1:]
+        return math.fsum(later) / max(1, len(later))
+
+    def write(self, report: Report) -> None:
+        start = time.perf_counter()
+        self._sink.write(report)
+        if report.split == "train":
+            self._times_s.append(time.perf_counter() - start)

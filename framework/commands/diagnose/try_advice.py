@@ -3,17 +3,17 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
-from framework.commands.diagnose.measure_run import run_rate
+from framework.commands.diagnose.measure_step import run_rate
 from framework.contracts.records import Chunk, RecordInput
 from framework.diagnosis.facts import Facts
 from framework.diagnosis.findings import ENDINGS, Repack, Verdict
-from framework.diagnosis.judge import cause_of, limit_of, verdicts_of
+from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, verdicts_of
 from framework.diagnosis.step_rules import BESIDE
 from framework.errors import PacelineError
 from framework.input.folder import FolderInput
@@ -44,10 +44,8 @@ LONGEST_PACKING_S = 120.0
 SAMPLE_PACKING_S = 20.0
 # Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
 UNTRIED = {"cold_disk", "network_disk", "compile_model"}
-# What happens only every so often is tried if it happens so many times in a trial.
-LEAST_TIMES = 10
+LEAST_TIMES = 10  # in a trial, that what happens only every so often must happen to be tried
 PAIRS = 4
-MOST_RUNS = 100  # in the trials
 NUM_WINDOWS = 4  # of a trial
 # The first epoch of the trials. Each begins another one, whose records are not in memory because
 # the trial before has read them.
@@ -60,37 +58,6 @@ Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these addit
 # Returns the records per second of a setting, from the seconds, the burn-in, and how many were
 # measured before.
 RateOf = Callable[[Setting, float, float, int], float]
-
-
-@dataclass(frozen=True)
-class Applied:
-    """The best advice compared with the present settings. ``note`` says on which data."""
-
-    verdict: Verdict
-    comparison: Pairs
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    facts: Facts
-    cause: str  # the rule that names what limits training
-    limit: str  # what limits training, in words
-    verdicts: tuple[Verdict, ...]  # advice worth following, the best first
-    rejected: tuple[Verdict, ...]  # advice without a certain gain, or impossible here
-    seconds: float  # that the diagnosis took
-    applied: Applied | None = None
-
-    @property
-    def best(self) -> Verdict | None:
-        """Advice against the cause, or else the first that is worth following.
-
-        If no advice is worth following, rejected advice against the cause is the most likely, but
-        not what was tried and lost.
-        """
-        first = sorted(self.verdicts, key=lambda verdict: verdict.rule != self.cause)
-        likely = [v for v in self.rejected if v.rule == self.cause and not v.failed and not v.lost]
-        return next((v for v in (*first, *likely) if v.is_advice), None)
 
 
 def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
@@ -140,15 +107,12 @@ class _Trials:
         self._compose = compose
         self._end = end
         self._say = say
-        self._sample_s = SAMPLE_SHARE * seconds
-        self._trial_s = TRIAL_SHARE * seconds
-        self._burn_in_s = BURN_SHARE * seconds
+        self._seconds = seconds
         self._run_s = 0.0  # what a run takes, with its start
-        self._num_runs = 0
+        self._numbers = count(1)
         self._before = compose(())
         self._last: dict[RateOf, float] = {}  # of the present settings
-        self._settings: dict[str, Setting] = {}
-        self._pairs: dict[str, Pairs] = {}
+        self._tried: dict[str, tuple[Setting, Pairs]] = {}  # by rule
 
     def tried(self, verdicts: list[Verdict]) -> list[Verdict]:
         """Try the most promising advice, and the best of it for longer. Return all verdicts."""
@@ -158,34 +122,31 @@ class _Trials:
             for verdict in verdicts
             if (verdict.can_try or verdict.trial)
             and verdict.rule not in UNTRIED
-            and LEAST_TIMES * verdict.period_s <= self._trial_s
+            and LEAST_TIMES * verdict.period_s <= TRIAL_SHARE * self._seconds
         ]
         with scratch_folder("paceline-diagnose-") as folder:
             for verdict in candidates[:NUM_TRIALS]:
                 # The best advice is tried again, which takes two runs at least.
-                if self._left_s < 4 * self._run_s or self._left_s <= 0:
+                left_s = self._end - time.perf_counter()
+                if left_s < 4 * self._run_s or left_s <= 0:
                     break
-                has_gained = any(pairs.gain >= LEAST_GAIN for pairs in self._pairs.values())
+                has_gained = any(pairs.gain >= LEAST_GAIN for _, pairs in self._tried.values())
                 if has_gained and verdict.gain < LEAST_GAIN:
                     break
-                by_rule[verdict.rule] = self._tried(verdict, Path(folder) / verdict.rule)
-            if self._pairs:
-                best = min((by_rule[rule] for rule in self._pairs), key=_rank)
-                by_rule[best.rule] = self._longer(best)
+                by_rule[verdict.rule] = self._try(verdict, Path(folder) / verdict.rule)
+            if self._tried:
+                best = min((by_rule[rule] for rule in self._tried), key=_rank)
+                by_rule[best.rule] = self._try_longer(best)
         return list(by_rule.values())
 
-    @property
-    def _left_s(self) -> float:
-        return self._end - time.perf_counter()
-
-    def _tried(self, verdict: Verdict, place: Path) -> Verdict:
+    def _try(self, verdict: Verdict, place: Path) -> Verdict:
         """Return the verdict with the measured gain, or with the reason why it cannot be tried."""
         place.mkdir()
         if verdict.repack is not None:
             self._say(f"packing a sample to try {verdict.rule}")
         try:
             setting, verdict = trial_of(
-                verdict, self._facts, self._compose, str(place), self._sample_s
+                verdict, self._facts, self._compose, str(place), SAMPLE_SHARE * self._seconds
             )
         except PacelineError as error:
             return replace(verdict, failed=str(error))
@@ -200,28 +161,27 @@ class _Trials:
             return verdict if verdict.trial else replace(verdict, failed=str(error))
         now = self._rate(self._before, rate_of)
         pairs = Pairs((self._last[rate_of], now), (rate, rate))
-        self._settings[verdict.rule], self._pairs[verdict.rule] = setting, pairs
+        self._tried[verdict.rule] = (setting, pairs)
         self._last[rate_of] = now
         return replace(verdict, gain=pairs.gain, spread=pairs.spread, tried=True)
 
-    def _rate(self, setting: Setting, rate_of: RateOf) -> float:
+    def _rate(self, setting: Setting, rate_of: RateOf, longer: float = 1.0) -> float:
         start = time.perf_counter()
-        self._num_runs += 1
-        rate = rate_of(setting, self._trial_s, self._burn_in_s, self._num_runs)
+        timing = (longer * TRIAL_SHARE * self._seconds, BURN_SHARE * self._seconds)
+        rate = rate_of(setting, *timing, next(self._numbers))
         self._run_s = max(self._run_s, time.perf_counter() - start)
         return rate
 
-    def _longer(self, best: Verdict) -> Verdict:
+    def _try_longer(self, best: Verdict) -> Verdict:
         """Try the best advice again, as often as there is time. The first trial counts, too."""
-        num_pairs = min(MOST_LONGER, int(self._left_s / (2 * self._run_s)))
+        left_s = self._end - time.perf_counter()
+        num_pairs = min(MOST_LONGER, int(left_s / (2 * self._run_s)))
         if num_pairs < 1:
             return best
         self._say(f"trying {best.rule} for longer")
-        settings = (self._before, self._settings[best.rule])
-        timing = (LONGER * self._trial_s, self._burn_in_s)
-        rate_of, numbers = _rate_of(best), count(self._num_runs + 1)
-        more = take_turns(lambda side: rate_of(settings[side], *timing, next(numbers)), num_pairs)
-        first = self._pairs[best.rule]
+        setting, first = self._tried[best.rule]
+        settings, rate_of = (self._before, setting), _rate_of(best)
+        more = take_turns(lambda side: self._rate(settings[side], rate_of, LONGER), num_pairs)
         pairs = Pairs(first.before + more.before, first.after + more.after)
         return replace(best, gain=pairs.gain, spread=pairs.spread, tried=True)
 
@@ -238,14 +198,11 @@ def trial_of(
         return compose(words)._replace(threads=verdict.threads), verdict
     num_records = facts.storage.num_records
     # Not more than the store has: epochs of few steps are slower, before and after packing.
-    wanted = min(SAMPLE_BATCHES * facts.settings.batch_size, num_records)
+    wanted = min(SAMPLE_BATCHES * facts.batch_size, num_records)
     sample = write_sample(verdict.repack, folder, wanted, seconds)
     data = [f"data={verdict.repack.output}", f"data.train={sample.path}", f"data.val={sample.path}"]
-    packed = replace(
-        verdict,
-        pack_s=sample.record_s * num_records / facts.machine.num_cores,
-        disk_bytes=sample.record_bytes * num_records,
-    )
+    pack_s = sample.record_s * num_records / facts.num_cores
+    packed = replace(verdict, pack_s=pack_s, disk_bytes=sample.record_bytes * num_records)
     return compose([*data, *verdict.overrides]), packed
 
 
@@ -273,8 +230,7 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
             after = compose(verdict.words)._replace(threads=verdict.threads)
         say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
         timing = (APPLY_SHARE * seconds, BURN_SHARE * seconds)
-        settings = (compose(()), after)
-        rate_of, numbers = _rate_of(verdict), count(MOST_RUNS)
+        settings, rate_of, numbers = (compose(()), after), _rate_of(verdict), count(2 * NUM_TRIALS)
         pairs = take_turns(lambda side: rate_of(settings[side], *timing, next(numbers)), PAIRS)
     return replace(diagnosis, applied=Applied(verdict, pairs, note))
 

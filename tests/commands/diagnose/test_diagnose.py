@@ -21,7 +21,7 @@ def test_a_run_is_diagnosed_in_words_and_in_json():
     assert done.out.startswith(result["limit"][:60])
     assert "the whole" in done.out
     assert result["facts"]["storage"]["form"] == "hdf5"
-    assert result["facts"]["rates"]["whole"] > 0
+    assert result["facts"]["whole"] > 0
     assert ("applied " in done.out) == (
         result["applied"] is not None
     ) or "applied: nothing" in done.out

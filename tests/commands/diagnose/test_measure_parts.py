@@ -1,9 +1,15 @@
+import math
+import os
+import sys
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
+from framework.commands.diagnose import measure_parts as module
 from framework.commands.diagnose.measure_parts import (
     Setting,
     gather_facts,
@@ -13,7 +19,10 @@ from framework.commands.diagnose.measure_parts import (
 )
 from framework.config.paths import ROOT
 from framework.contracts.records import Field, Manifest
+from framework.measure.host import Cgroups
+from framework.measure.machine_watch import MachineUse
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.trials.probe import Rate
 from tests.commands.diagnose.setting import setting, write_photos
 from tests.conftest import make_records, write_store
 from tests.diagnosis.cases import facts
@@ -35,27 +44,17 @@ def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
         "transform.size=[32,32]",
     ]
     facts = gather_facts(setting(*words), 1.0, silent)
-    rates = facts.rates
-    assert all(
-        rate > 0
-        for rate in (
-            rates.read,
-            rates.prepare,
-            rates.loader,
-            rates.other,
-            rates.compute,
-            rates.whole,
-        )
-    )
-    assert rates.read > rates.prepare
-    assert rates.prepare_system_cores >= 0
+    names = ("read", "prepare", "loader_rate", "other", "compute", "whole")
+    assert all(getattr(facts, name) > 0 for name in names)
+    assert facts.read > facts.prepare
+    assert facts.prepare_system_cores >= 0
     assert (facts.storage.form, facts.storage.image_size, facts.storage.even) == (
         "folder",
         (120, 160),
         True,
     )
     assert facts.convolutional
-    assert rates.copy is None
+    assert facts.copy is None
 
 
 def test_a_function_in_a_thread_slows_a_step_of_small_operations(monkeypatch, tmp_path):
@@ -86,10 +85,9 @@ def of_dataset(*words):
 
 def test_a_dataset_of_the_users_is_measured_by_one_thread():
     facts = gather_facts(of_dataset("workers.num=1"), 0.5, silent)
-    assert facts.rates.prepare > 0
-    assert (facts.rates.read, facts.rates.prepare_two) == (None, None)
-    settings = facts.settings
-    assert (settings.workers, settings.kind, settings.has_function) == (1, "process", True)
+    assert facts.prepare > 0
+    assert (facts.read, facts.prepare_two) == (None, None)
+    assert (facts.workers, facts.kind, facts.has_function) == (1, "process", True)
     storage = facts.storage
     assert (storage.form, storage.record_bytes, storage.draws) == ("dataset", 20, True)
     assert "input.dataset={_target_: tests.data.own_items.Clips, count: 40}" in storage.pack_words
@@ -131,10 +129,72 @@ def test_the_workers_are_those_that_null_became(tmp_path):
     probe = setting("data.train=" + path, *SMALL).probe()
     chosen = settings_of(probe)
     probe.close()
-    assert (chosen.workers, chosen.loader, chosen.precision, chosen.size, chosen.has_function) == (
-        0,
-        "prefetch",
-        "fp32",
-        None,
-        False,
-    )
+    assert (chosen["workers"], chosen["loader"], chosen["precision"]) == (0, "prefetch", "fp32")
+    assert (chosen["size"], chosen["has_function"]) == (None, False)
+
+
+IDLE = MachineUse(1.0)
+
+
+@pytest.fixture
+def probe():
+    with closing(setting("data=synthetic", "batch_size=8").probe()) as probe:
+        yield probe
+
+
+def test_a_run_has_figures_of_its_machine(probe):
+    known = module.machine_of(probe)
+    assert known["all_cores"] == os.cpu_count()
+    assert known["allowed_cores"] == len(os.sched_getaffinity(0))
+    assert (known["quota_cores"] is None) == (Cgroups().cores() == math.inf)
+    assert 0 < known["free_memory_bytes"] <= known["memory_bytes"]
+    assert known["num_threads"] == torch.get_num_threads()
+
+
+def test_too_many_threads_are_compared_with_one_per_core(probe):
+    cores = module.host.num_cores()
+    with module._set_while(torch.set_num_threads, 4 * cores, torch.get_num_threads()):
+        known = module.try_machine(probe, 0.5, IDLE)
+    assert known["fewer_threads"] == cores
+    assert known["fewer_threads_gain"] > 0
+    assert known["fewer_threads_cores"] > 0
+
+
+def test_on_fewer_cores_than_the_machine_has_all_are_tried_and_given_back(probe):
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("needs two cores")
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        known = module.try_machine(probe, 0.2, MachineUse(1.0, own_cores=1.0))
+        assert os.sched_getaffinity(0) == {min(before)}
+    finally:
+        module.host.move_threads(before)
+    assert known["all_cores_gain"] > 0
+
+
+def test_training_without_the_threads_of_opencv_comes_last(monkeypatch, tmp_path):
+    """Threads that were off and on again are not the threads of the run."""
+    store = write_store(str(tmp_path / "a.h5"), make_records(20))
+    done = []
+    opencv = SimpleNamespace(getNumThreads=lambda: 16, setNumThreads=done.append)
+    rates = iter([100.0, 150.0])
+
+    def train(*_):
+        done.append("train")
+        return Rate((next(rates),), {})
+
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    with closing(setting(*SMALL, f"data.train={store}").probe()) as probe:
+        monkeypatch.setattr(probe, "train", train)
+        known = module._without_opencv(probe, 1.0)
+    assert known == {"opencv_threads": 16, "no_opencv_gain": 1.5}
+    assert done == ["train", 0, "train", 16]
+
+
+def test_the_disk_of_a_folder_is_read_by_its_files(tmp_path):
+    photos = write_photos(tmp_path / "photos")
+    words = ["data=folder", f"data.train={photos}", "transform=resize", "transform.size=[16,16]"]
+    with closing(setting(*SMALL, *words).probe()) as probe:
+        rate = module.read_disk(probe, 0.2)
+    assert rate is None or min(rate) > 0

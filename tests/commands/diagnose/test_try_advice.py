@@ -6,16 +6,10 @@ import pytest
 import torch
 
 from framework.commands.diagnose import try_advice
-from framework.commands.diagnose.try_advice import (
-    Diagnosis,
-    apply,
-    diagnose,
-    pack_all,
-    write_sample,
-)
+from framework.commands.diagnose.try_advice import apply, diagnose, pack_all, write_sample
 from framework.diagnosis.facts import RunFacts
 from framework.diagnosis.findings import Repack, Verdict
-from framework.diagnosis.judge import cause_of
+from framework.diagnosis.judge import Diagnosis, cause_of
 from framework.errors import ResourceError
 from framework.store.open_store import open_store
 from tests.commands.diagnose.setting import compose_of, setting, write_photos
@@ -111,7 +105,7 @@ STEPS = {**FINE, "whole": 1000.0, "compute": 1000.0}
 @pytest.mark.parametrize(("save_s", "gain", "tried"), [(0.01, 3.0, True), (2.0, None, False)])
 def test_what_a_run_does_often_is_tried_in_short_runs(monkeypatch, save_s, gain, tried):
     run = RunFacts(1000, save_s=save_s, save_every={"checkpoint.every_steps": 1.0})
-    known = facts(**STEPS, on_run=run)
+    known = facts(**STEPS, run=run)
     verdicts, _ = trials(
         monkeypatch, known, lambda words: 300.0 if "every_steps" in words else 100.0
     )

@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from framework.commands.diagnose.diagnose import main
+from framework.commands.diagnose.measure_ranks import noted_sizes, work_of
+from framework.commands.diagnose.measure_step import Through
+from tests.fakes import FakeLoader, make_data
 from tests.parallel.launching import ROOT
 
 NET = """
@@ -84,7 +88,7 @@ def test_without_a_slow_rank_one_of_them_is_diagnosed_alone(environment):
     result = json.loads(Path("result.json").read_text())
     assert "no rank holds up the others" in done.stdout
     assert result["ranks"]["cause"] == ""
-    assert result["facts"]["settings"]["batch_size"] == 64 // 2  # a rank's share
+    assert result["facts"]["batch_size"] == 64 // 2  # a rank's share
     assert result["cause"]
 
 
@@ -104,3 +108,25 @@ def test_ranks_that_would_each_be_alone_are_refused(monkeypatch, capsys):
     line = capsys.readouterr().err
     assert "C190" in line
     assert "add parallel=ddp" in line
+
+
+@pytest.mark.parametrize(
+    ("sizes", "work"),
+    [
+        ([[1.0, 3.0], [3.0, 1.0]], (1.5, 1.0)),
+        ([[3.0, 3.0], [1.0, 1.0]], (1.5, 1.5)),
+        ([[3.0, 3.0, 9.0], [3.0, 3.0]], (1.0, 1.0)),
+        ([[], [1.0]], (1.0, 1.0)),
+    ],
+)
+def test_the_work_of_ranks_is_compared_step_by_step_and_over_all(sizes, work):
+    assert work_of([torch.tensor([0.0, *own]) for own in sizes]) == work
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_size_of_a_step_is_that_of_all_its_passes(accumulate):
+    """A record has four numbers and a label."""
+    sizes = []
+    loader = FakeLoader(make_data(8), 4, accumulate=accumulate)
+    list(Through(loader, lambda batches: noted_sizes(batches, sizes)).epoch(0))
+    assert sizes == [4 * 5.0] * 2

@@ -1,6 +1,12 @@
 import json
+import shlex
+from dataclasses import replace
 
-from framework.commands.diagnose.print_diagnosis import (
+from framework.diagnosis.facts import Sync
+from framework.diagnosis.findings import UNKNOWN, Repack, Verdict
+from framework.diagnosis.judge import Applied, Diagnosis, rank_cause, verdicts_of
+from framework.diagnosis.print_facts import (
+    advice_lines,
     as_json,
     fact_lines,
     part_rows,
@@ -8,12 +14,12 @@ from framework.commands.diagnose.print_diagnosis import (
     show,
     show_applied,
     show_ranks,
+    show_watch,
+    watch_json,
 )
-from framework.commands.diagnose.try_advice import Applied, Diagnosis
-from framework.diagnosis.findings import Verdict
-from framework.diagnosis.judge import rank_cause, verdicts_of
 from framework.measure.statistics import Pairs
 from tests.diagnosis.cases import LATE, SLOWED, facts, rank_facts
+from tests.diagnosis.test_script_rules import FACTS
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
 FAILED = Verdict("processes", "s", "w", 1.2, ("workers.kind=process",), failed="no memory")
@@ -25,7 +31,7 @@ def changed(words):
 
 
 def test_the_limit_comes_first_and_each_advice_has_its_command(capsys):
-    show(FOUND, changed, "my folder")
+    show(FOUND, changed, ["--config-dir", "my folder"])
     out = capsys.readouterr().out
     assert out.startswith("Data limits.\n")
     assert "1. raise_workers: 1.50 times" in out
@@ -75,7 +81,7 @@ def shown(capsys, **changes):
     facts = rank_facts(**changes)
     verdicts = verdicts_of(facts)
     cause = rank_cause(facts, verdicts)
-    show_ranks(facts, verdicts, cause, lambda words: ["parallel=ddp", *words], None)
+    show_ranks(facts, verdicts, cause, lambda words: ["parallel=ddp", *words], [])
     return capsys.readouterr().out
 
 
@@ -101,3 +107,45 @@ def test_all_figures_of_ranks_are_plain_values():
     assert read["facts"]["ranks"]["late"]["rank"] == 1
     assert read["verdicts"][0]["rule"] == "slow_rank"
     assert ranks_as_json(facts, [], None, [], 0.0)["cause"] == ""
+
+
+def test_headline_spans_and_advice_are_printed(capsys):
+    sync = Sync(__file__, 3, "item()", 2, "loss.item()")
+    show_watch(replace(FACTS, syncs=(sync,), validation_s=1.0, ranks=2))
+    out = capsys.readouterr().out
+    assert out.startswith("\npaceline watch: Data limits training: wait takes 67 %")
+    for words in (
+        "where the time of 10 training steps went",
+        "pack_items: 2.91 times as fast (by the model)",
+        "type: paceline pack input=dataset",
+        "write: DataLoader(..., num_workers=4, persistent_workers=True)",
+        "item(), 2 times: loss.item()",
+        "validation 1.00 s",
+        "figures of rank 0 of 2",
+        "in Paceline: paceline train data=dataset",
+    ):
+        assert words in out
+
+
+def test_all_figures_of_a_script_are_plain_values():
+    result = json.loads(json.dumps(watch_json(FACTS)))
+    assert result["spans"]["wait"]["share"] > 0.6
+    assert result["verdicts"][0]["rule"] == "more_workers"
+    assert result["facts"]["loader"]["batch_size"] == 10
+
+
+def test_advice_about_a_store_packs_it_first():
+    verdict = Verdict("r", "s", "w", 1.5, repack=Repack("folder", "photos", "packed"))
+    lines = [line.strip() for line in advice_lines(1, verdict, lambda words: ["epochs=3", *words])]
+    commands = [shlex.split(line) for line in lines if line.startswith("paceline ")]
+    assert [command[1] for command in commands] == ["pack", "train"]
+    assert "output.path=packed.h5" in commands[0]
+
+
+def test_a_script_is_changed_in_its_code_or_by_a_command():
+    edit = Verdict("fewer_workers", "s", "w", UNKNOWN, edit="DataLoader(...)")
+    assert advice_lines(2, edit)[0] == "2. fewer_workers: the gain is not predictable, so try it"
+    assert advice_lines(2, edit)[-1] == "   write: DataLoader(...)"
+    pack = Verdict("pack_items", "s", "w", 2.0, edit="paceline pack x")
+    assert advice_lines(1, pack)[0] == "1. pack_items: 2.00 times as fast (by the model)"
+    assert advice_lines(1, pack)[-1] == "   type: paceline pack x"

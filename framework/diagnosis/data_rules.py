@@ -1,0 +1,491 @@
+"""Rules about workers, loaders and stores: what a step waits for.
+
+A rule yields verdicts: a cause, what it costs, what to do, and the factor on the training rate.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from framework.cli.arguments import quoted
+from framework.contracts.waits import FEW, MOST_NAMED, named
+from framework.diagnosis.facts import Facts, Storage, gain
+from framework.diagnosis.findings import Repack, Verdict
+
+# If Python's lock is held for a larger share of preparing, a second thread brings less than half.
+LOCKED = 0.5
+LEAST_SHARED_S = 2e-3  # a batch that is prepared faster is not worth handing over to workers
+CLEARLY = 1.2  # the least factor between two rates that counts as clearly faster
+COPY_SHARE = 0.02  # of a step; if copying takes less, overlapping it brings nothing
+ALL_CORES = 0.9  # if training wants more of the cores, a slow step lacks a core, and no lock
+MOST_GAIN = 10.0  # of a step that reading no longer slows
+# If the shorter side of an image is so many times longer than needed, decoding is mostly wasted.
+LARGE = 2.0
+HUGE_BYTES = 1e6  # of an image file
+SMALL_BYTES = 8e3  # of a file
+# If opening and reading takes such a share of preparing a tiny file, the number of files is to
+# blame, and not their format.
+SMALL_SHARE = 0.2
+DECODE_SHARE = 0.5  # if decoding and transforming takes less of preparing, no format is to blame
+MEMORY_SHARE = 0.5  # of free memory, that a store may take
+DISK_SHARE = 0.8  # of free disk space, that a store may take
+GATHER_BYTES_PER_S = 2e9  # that one thread copies out of memory (benchmarks/README.md, D)
+TRANSFORM_S = 3e-5  # of a small array that needs no scaling, in one thread
+JPEG_BYTES = 0.4  # of a JPEG of quality 90, per pixel of a photograph
+SLOWER_THAN_JPEG = 2.0  # how many times as long a PNG or WebP file takes to decode, at least
+DECODING = {"jpeg": "decode_jpeg", "png": "decode_png", "webp": "decode_webp"}
+DECODING_OTHER = "decode_other"
+FIXED = {"resize", "center_crop"}  # transforms that give every epoch the same pixels
+UNSCALED = {"random_crop"}  # whose crops keep the scale, so that images cannot be packed smaller
+READ_SHARE = 0.05  # if reading takes less of preparing a record, packing is not worth it
+LEAST_SHARE = 0.03  # of a step; if slow records take less, they are no cause
+MOST_SHARE = 0.99
+LEAST_READS = 3  # slow records that were read less often are not all known
+
+
+def waiting(facts: Facts) -> str:
+    """Return a sentence that compares preparing and computing a batch."""
+    prepare_ms = facts.step_ms(facts.prepare or facts.loader_rate)
+    return (
+        f"One thread prepares a batch in {prepare_ms:.1f} ms, and computing takes "
+        f"{facts.step_ms(facts.compute):.1f} ms."
+    )
+
+
+def _needs_workers(facts: Facts) -> bool:
+    is_locked = facts.lock_share > LOCKED and facts.kind == "thread"  # see `processes`
+    is_work = facts.slow_rate and not facts.staged and facts.load_s >= LEAST_SHARED_S
+    return bool(is_work) and facts.workers < facts.num_cores and not is_locked
+
+
+def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
+    workers, cores, rate = facts.workers, facts.num_cores, facts.slow_rate
+    if _needs_workers(facts):
+        few = f"Only {workers} workers prepare records on {cores} cores."
+        if workers == 0:
+            few = f"No workers: the step's own thread prepares the records, on {cores} cores."
+        elif workers == 1:
+            few = f"Only one worker prepares records, on {cores} cores."
+        yield Verdict(
+            "raise_workers",
+            f"{few} {waiting(facts)}",
+            f"Use {cores} workers, which prepare records while the step computes.",
+            gain(facts, workers=cores),
+            (f"workers.num={cores}",),
+        )
+    is_locked = facts.lock_share > LOCKED or facts.has_function
+    if workers > cores:
+        overrides = (f"workers.num={cores}",)
+        if facts.kind != "thread" and not is_locked and facts.prepare is not None:
+            overrides += ("workers.kind=thread",)
+        yield Verdict(
+            "lower_workers",
+            f"{workers} workers share {cores} cores with the step: computing alone does "
+            f"{facts.compute:,.0f} records/s, with the workers {facts.whole:,.0f}.",
+            f"Use {cores} workers; more only take turns, and cost memory and start-up time each.",
+            # The model cannot predict this. A gain slightly above 1 gets it tried.
+            1 + 0.01 * workers / cores,
+            overrides,
+        )
+    if rate is None or workers == 0 or facts.has_function:
+        return
+    if rate >= CLEARLY * facts.loader_rate and (workers <= cores or facts.kind != "thread"):
+        reason = "handing a batch over costs more than preparing it"
+        if facts.kind == "process":
+            reason = "each process opens, decodes and caches by itself, and its batches are copied"
+        on_cores = f" on {cores} cores" if workers > cores else ""
+        yield Verdict(
+            "no_workers",
+            f"One thread prepares {rate:,.0f} records/s, but {workers} workers{on_cores} and the "
+            f"loader only {facts.loader_rate:,.0f}: {reason}.",
+            "Use no workers; loader=prefetch reads ahead without them.",
+            gain(facts, measured=True, workers=0, ahead=True),
+            ("workers.num=0", *(["loader=prefetch"] if facts.loader == "plain" else [])),
+        )
+    if facts.kind == "process" and workers <= cores and not is_locked:
+        yield Verdict(
+            "threads",
+            f"{workers} worker processes copy each batch although nothing holds Python's lock: "
+            f"one thread prepares {rate:,.0f} records/s, two {facts.prepare_two or 0:,.0f}.",
+            "Use threads, which share the batch's memory and need none of their own.",
+            max(1.01, gain(facts, kind="thread")),
+            ("workers.kind=thread",),
+        )
+
+
+def locked_threads(facts: Facts) -> Iterator[Verdict]:
+    """Detect preparing that holds Python's lock, or slows the step that computes beside it."""
+    cores, rate = facts.num_cores, facts.slow_rate
+    slowed = _slowed_step(facts)
+    if slowed is not None:  # the same advice
+        yield slowed
+    elif (
+        not facts.staged
+        and (facts.kind != "process" or not facts.workers)
+        and rate
+        and facts.prepare_two
+        and max(facts.lock_share, facts.function_share) > LOCKED
+    ):
+        holder = "Reading"
+        if facts.has_function:
+            share = 100 * facts.function_share
+            holder = f"The transform's Python function ({share:.0f} % of preparing a record)"
+        yield Verdict(
+            "processes",
+            f"{holder} holds Python's lock, so threads take turns: one thread prepares "
+            f"{rate:,.0f} records/s, two together {facts.prepare_two:,.0f}. {waiting(facts)}",
+            f"Use {cores} processes, which have a lock each and do not block the step.",
+            gain(facts, kind="process", workers=cores),
+            ("workers.kind=process", f"workers.num={cores}"),
+        )
+
+
+def _slowed_step(facts: Facts) -> Verdict | None:
+    """Detect steps that hardly wait for data, but compute longer while it is read."""
+    workers, cores = facts.workers, facts.num_cores
+    # See `lower_workers` and `processes`.
+    is_limited = facts.lock_share > LOCKED and CLEARLY * facts.loader_rate < facts.compute
+    if not (facts.slow_rate and facts.mostly_slowed) or facts.staged or is_limited:
+        return None
+    lacks_core = facts.use.own_cores + facts.use.waited_cores > ALL_CORES * cores
+    others: list[str] = []
+    if workers > cores:
+        return None
+    if not lacks_core and (workers == 0 or facts.kind == "thread"):
+        num = max(1, cores - 1)
+        advice = f"Read in processes ({num}), which do not take Python's lock from the step"
+        overrides = ("workers.kind=process", f"workers.num={num}")
+        others += ["fewer threads"] if workers > 1 else []
+    elif facts.cuda and workers > 1:
+        num = workers // 2
+        advice = f"Use {num} workers, which leave cores to the thread that launches kernels"
+        overrides = (f"workers.num={num}",)
+    else:  # all cores compute or read: see the rules about stores
+        return None
+    if facts.storage is not None and facts.storage.encoding == "image":
+        others += ["images packed smaller (pack.resize) or as pixels (pack.encode=raw)"]
+        others += ["data=dali"] if facts.cuda else []
+    left = max(1 - (facts.beside_s - facts.alone_s) / facts.step_s, 1 / MOST_GAIN)
+    return Verdict(
+        "slowed_step",
+        f"Reading slows the step by {100 * facts.slowed_share:.0f} %: forward, backward and "
+        f"optimizer take {1e3 * facts.alone_s:.1f} ms on a batch that stays on the device, and "
+        f"{1e3 * facts.beside_s:.1f} ms while data is read.",
+        f"{advice}{''.join(f'; or try {other}' for other in others)}.",
+        min(facts.headroom, 1 / left),
+        overrides,
+    )
+
+
+def loaders(facts: Facts) -> Iterator[Verdict]:
+    """Detect a loader that reads nothing ahead, a step that waits for its copy to a GPU, and what
+    the GPU could augment batch by batch.
+    """
+    waits_for_workers = facts.workers == 0 and _needs_workers(facts)  # which read ahead, too
+    if facts.loader == "plain" and facts.data_limits and not waits_for_workers:
+        loader = "stream" if facts.cuda else "prefetch"
+        yield Verdict(
+            "prefetch",
+            f"With loader=plain, each step waits until its batch is prepared. {waiting(facts)}",
+            f"Use loader={loader}, whose thread keeps batches ready while the step computes.",
+            gain(facts, ahead=True),
+            (f"loader={loader}",),
+        )
+    if not facts.cuda:
+        return
+    copying = facts.whole / (facts.copy or math.inf)  # as a share of the step
+    if copying >= COPY_SHARE and facts.loader not in ("stream", "plain"):
+        step_ms = facts.step_ms(facts.whole)
+        yield Verdict(
+            "stream",
+            "The step waits for its copy to the device: "
+            f"{copying * step_ms:.1f} of {step_ms:.1f} ms.",
+            "Use loader=stream, which copies the next batch while the step computes.",
+            1 / (1 - copying),
+            ("loader=stream",),
+            parts=("copy",),
+        )
+    move = f"Move it to {facts.gpu}, which processes a whole batch in one call"
+    if facts.slow_rate and facts.has_function and facts.prepare_plain:
+        yield Verdict(
+            "augment_on_device",
+            f"The transform's function takes {100 * facts.function_share:.0f} % of preparing a "
+            "record on the host.",
+            f"{move}.",
+            gain(facts, load_s=facts.batch_size / facts.prepare_plain),
+            edit="an augment (uint8 [B, C, H, W] on the device) that does what the function does: "
+            "augment=color_jitter, crop_flip, random_erasing, or your own class with "
+            "__call__(batch, draws)",
+            learns=True,
+        )
+    elif facts.slow_rate and facts.transform == "flip" and facts.augment == "normalize":
+        yield Verdict(
+            "augment_on_device",
+            f"transform=flip changes the pixels on the host. {waiting(facts)}",
+            f"{move}; the host then only copies raw records.",
+            gain(facts, load_s=facts.load_s / 2),
+            ("transform=none", "augment=crop_flip", "augment.padding=0"),
+            learns=True,
+        )
+
+
+def image_files(facts: Facts) -> Iterator[Verdict]:
+    """Detect images that are much larger than what the model sees, or are decoded every epoch.
+
+    PNG and WebP take longer to decode than JPEG, whose pixels are packed only if they fit in
+    memory.
+    """
+    storage, side = facts.slow_storage, _side(facts)
+    if storage is None or storage.image_size is None or not storage.can_repack:
+        return
+    packed = _packed(facts, storage)
+    if side >= LARGE:
+        rule = "repack_smaller"
+        if storage.encoding == "raw":
+            rule = "raw_too_large"
+        elif storage.record_bytes >= HUGE_BYTES:
+            rule = "huge_records"
+        height, width = storage.image_size
+        says = (
+            f"Images of {height} x {width} pixels ({storage.record_bytes / 1e3:,.0f} kB) are read "
+            f"whole, {_record_ms(facts):.1f} ms each, although the model sees only "
+            f"{' x '.join(map(str, facts.size or ()))}."
+        )
+        load_s = facts.load_s / side**1.5
+        advice = "Pack the images once at the size that is needed; a fraction is left to decode."
+        if packed.copied_s is not None:
+            advice = "Pack the images once as pixels of the needed size, which are only copied."
+        learns = facts.transform != "resize"
+    elif (
+        storage.encoding == "image"
+        and not _are_small_files(facts)
+        and facts.read_share <= 1 - DECODE_SHARE
+        and (packed.copied_s is not None or storage.codec != "jpeg")
+    ):
+        rule = DECODING.get(storage.codec, DECODING_OTHER)
+        says = (
+            f"Every epoch decodes all {storage.codec or 'image'} files again: "
+            f"{_record_ms(facts):.2f} ms each, {100 * (1 - facts.read_share):.0f} % of it "
+            "decoding and transforming."
+        )
+        load_s = facts.load_s / SLOWER_THAN_JPEG
+        advice = "Pack the images as JPEGs, which are decoded faster and are a little lossy."
+        if packed.copied_s is not None:
+            advice = "Pack the images as pixels, which fit in memory and are only copied."
+        learns = packed.copied_s is None or "resize" in packed.options
+    else:
+        return
+    yield Verdict(
+        rule,
+        says,
+        advice,
+        gain(facts, load_s=load_s if packed.copied_s is None else packed.copied_s),
+        repack=_repack(storage, **packed.options),
+        learns=learns,
+        disk_bytes=packed.num_bytes,
+    )
+
+
+def loose_files(facts: Facts) -> Iterator[Verdict]:
+    """Detect files each of which is opened, read and closed for its record."""
+    storage, share = facts.slow_storage, facts.read_share
+    if storage is None or storage.form != "folder" or facts.read is None:
+        return
+    takes = f"reading a file takes {1e6 / facts.read:.0f} us, {100 * share:.0f} % of preparing its"
+    options: dict[str, Any] = {"encode": "keep"}
+    num_bytes = storage.num_bytes
+    if _are_small_files(facts):
+        load_s = max(1 - 0.9 * share, 0.1) * facts.load_s
+        if storage.image_size is not None:
+            packed = _packed(facts, storage)
+            if packed.copied_s is not None:
+                options, num_bytes, load_s = packed.options, packed.num_bytes, packed.copied_s
+        yield Verdict(
+            "small_records",
+            f"{storage.num_records:,} files of {storage.record_bytes / 1e3:.1f} kB: opening and "
+            f"{takes} record.",
+            "Pack the files into one store, which is opened once and read a batch at a time.",
+            gain(facts, load_s=load_s),
+            repack=_repack(storage, **options),
+            disk_bytes=num_bytes,
+        )
+    elif share >= READ_SHARE:
+        read_s = facts.batch_size / facts.read
+        yield Verdict(
+            "pack_folder",
+            f"The records are {storage.num_records:,} loose files: opening and {takes} record.",
+            "Pack the files unchanged into one store, which is opened once. hdf5 is a memory map "
+            "that any tool can open; lmdb is as fast for image files and slower for raw records "
+            "(benchmarks/README.md).",
+            gain(facts, load_s=max(facts.load_s - 0.9 * read_s, 0.1 * facts.load_s)),
+            repack=_repack(storage, **options),
+            disk_bytes=num_bytes,
+        )
+
+
+def _are_small_files(facts: Facts) -> bool:
+    """Return whether opening and reading a tiny file takes much of preparing its record."""
+    storage = facts.slow_storage
+    if storage is None or storage.form != "folder" or not storage.can_repack:
+        return False
+    return storage.record_bytes < SMALL_BYTES and facts.read_share >= SMALL_SHARE
+
+
+def datasets_and_chunks(facts: Facts) -> Iterator[Verdict]:
+    """Detect items that are made again although all fit in memory, and what is read at random:
+    compressed chunks, or a slow disk.
+    """
+    storage, free_bytes = facts.slow_storage, facts.free_memory_bytes
+    if storage is None:
+        return
+    copied_s = facts.batch_size * storage.record_bytes / GATHER_BYTES_PER_S
+    if storage.pack_words and storage.num_bytes <= MEMORY_SHARE * free_bytes:
+        frozen = ""
+        if storage.draws:
+            frozen = " Its random changes would be packed as drawn once: move them to augment=."
+        yield Verdict(
+            "pack_dataset",
+            f"Every epoch makes all items of {storage.path} again: {_record_ms(facts):.2f} ms "
+            "each.",
+            f"Pack the items: they take {storage.num_bytes / 1e6:,.0f} MB, fit in memory, and are "
+            f"only copied.{frozen}",
+            gain(facts, load_s=copied_s),
+            edit=f"a store: {storage.pack_words}; then train with data=hdf5 data.train=packed.h5",
+            learns=storage.draws,
+        )
+    chunk = storage.chunk_records
+    if not facts.shuffle or facts.block is not None:
+        return
+    if chunk and min(chunk, storage.num_records / facts.batch_size) > 1 and storage.can_repack:
+        yield Verdict(
+            "repack_contiguous",
+            f"Chunks of {chunk} raw records are read at random: each record decompresses a whole "
+            f"chunk, {1e6 / (facts.read or 1):,.0f} us a record.",
+            "Pack the records without chunks; they are then copied straight from a memory map.",
+            gain(facts, load_s=copied_s),
+            repack=_repack(storage),
+            disk_bytes=storage.num_bytes,
+        )
+    is_far = storage.disk in ("rotating", "network") and storage.num_bytes > free_bytes
+    if chunk or is_far:
+        places = f"{storage.num_bytes / 1e9:.0f} GB on a {storage.disk} disk"
+        if chunk:
+            places = f"Chunks of {chunk} records"
+        block = chunk or 1024
+        read_s = facts.batch_size / (facts.read or facts.prepare or 1)
+        yield Verdict(
+            "order_block",
+            f"{places} are read at random.",
+            "Shuffle blocks of neighbors, and records within a window of blocks: each place is "
+            "then read once or twice an epoch instead of once per record.",
+            gain(facts, load_s=max(facts.load_s - read_s * (1 - 1 / min(block, 8)), 1e-9)),
+            ("order=block", f"order.block_records={block}", "order.window_blocks=4"),
+            learns=True,
+        )
+
+
+def slow_records(facts: Facts) -> Iterator[Verdict]:
+    """Detect a few records that take many times as long as the others and delay their batches."""
+    block = facts.slow_records
+    if not block or not facts.data_limits or block["num_slow"] > FEW * block["num_records"]:
+        return
+    # The waiting was measured without steps, too. Their share of what data costs is taken to be
+    # the same.
+    share = (1 - 1 / facts.headroom) * block["saved_s"] / (block["wait_s"] or 1.0)
+    if share < LEAST_SHARE:
+        return
+    rest = max(1 - block["slow_s"] / block["read_s"], 1 - MOST_SHARE)
+    names = ", ".join(map(named, block["records"][:MOST_NAMED]))
+    of_waiting = 100 * block["slow_wait_s"] / block["wait_s"]
+    # A trial leaves the slow records out, if all are known and an override can do it.
+    trial: tuple[str, ...] = ()
+    is_store = facts.storage is not None and facts.storage.form != "dataset"
+    if is_store and block["num_slow"] >= LEAST_READS * len(block["numbers"]):
+        others = f"record not in {list(block['numbers'])}"
+        if facts.select is not None:
+            others = f"({facts.select}) and {others}"
+        trial = (f"select={quoted(others)}",)
+    yield Verdict(
+        "slow_records",
+        f"{block['num_slow']:,} of {block['num_records']:,} reads took at least 8 times as long as "
+        f"the usual {1e3 * block['usual_s']:.1f} ms, and {of_waiting:.0f} % of the waiting was for "
+        f"their batches: {names}.",
+        "Make these records as small as the others, or move them to a disk that is as fast.",
+        min(gain(facts, load_s=rest * facts.load_s), 1 / (1 - min(share, MOST_SHARE))),
+        action="shrink these files, or pack all with pack.max_side=512, say",
+        trial=trial,
+    )
+
+
+RULES = (
+    too_few_or_too_many_workers,
+    locked_threads,
+    loaders,
+    image_files,
+    loose_files,
+    datasets_and_chunks,
+    slow_records,
+)
+
+
+def _repack(storage: Storage, **options: Any) -> Repack:
+    source = "folder" if storage.form == "folder" else "store"
+    val = (storage.val, storage.val_targets)
+    follow = storage.follow_links
+    return Repack(source, storage.path, storage.target, "hdf5", options, *val, follow_links=follow)
+
+
+def _side(facts: Facts) -> float:
+    """Return how many times longer than needed an image's shorter side is; 0 if unknown."""
+    storage = facts.storage
+    if storage is None or storage.image_size is None or facts.size is None:
+        return 0.0
+    return 0.0 if facts.transform in UNSCALED else min(storage.image_size) / _needed(facts)
+
+
+def _needed(facts: Facts) -> int:
+    """Return the least pixels of the shorter side. Random crops need twice their size."""
+    most = max(facts.size or (0,))
+    return most * 8 // 7 if facts.transform in FIXED else 2 * most
+
+
+class _Packed(NamedTuple):
+    """How the pixels that are needed would be packed."""
+
+    options: dict[str, Any]
+    num_bytes: float  # of the whole store
+    copied_s: float | None  # to prepare a batch of raw pixels; None: they are JPEGs
+
+
+def _packed(facts: Facts, storage: Storage) -> _Packed:
+    """Pack raw pixels if they suffice for every epoch and fit, and JPEGs otherwise."""
+    image_size = storage.image_size or (1, 1)
+    scale = max(1.0, _side(facts))
+    size: list[int] | None = None
+    if facts.transform == "resize" and facts.size is not None:
+        size = list(facts.size)
+    elif storage.even and facts.transform not in FIXED:
+        size = [max(1, round(length / scale)) for length in image_size]
+    most = min(MEMORY_SHARE * facts.free_memory_bytes, DISK_SHARE * storage.free_bytes)
+    if size is None or storage.num_records * storage.channels * math.prod(size) > most:
+        options: dict[str, Any] = {"encode": "jpeg"}
+        if scale > 1:
+            options["resize"] = _needed(facts)
+        num_pixels = math.prod(length / scale for length in image_size)
+        return _Packed(options, storage.num_records * num_pixels * JPEG_BYTES, None)
+    options = {"encode": "raw"}
+    if facts.transform == "resize":
+        options["size"] = size
+    elif min(size) < min(image_size):
+        options["resize"] = min(size)
+    record_bytes = storage.channels * math.prod(size)
+    copied_s = facts.batch_size * record_bytes / GATHER_BYTES_PER_S
+    if facts.transform != "none":
+        options["layout"] = "hwc"
+        copied_s += facts.batch_size * TRANSFORM_S
+    return _Packed(options, float(storage.num_records * record_bytes), copied_s)
+
+
+def _record_ms(facts: Facts) -> float:
+    """Return milliseconds to prepare a record in one thread."""
+    return 1e3 * facts.load_s / facts.batch_size

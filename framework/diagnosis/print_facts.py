@@ -1,0 +1,316 @@
+"""Print what was measured and advised: of a run, of its ranks, and of a watched script."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from framework.cli.tables import plural, print_table
+from framework.contracts.span import IDLE, shares
+from framework.diagnosis.data_rules import LOCKED
+from framework.diagnosis.facts import Facts, RankFacts, ScriptFacts, Sync
+from framework.diagnosis.findings import UNKNOWN, TrainWords, Verdict, times
+from framework.diagnosis.judge import Applied, Diagnosis, script_limit, script_verdicts
+from framework.diagnosis.script_rules import pack_words
+from framework.diagnosis.step_rules import place_of
+from framework.errors import say
+
+BUSY = 0.5  # if other programs want a larger share of the cores, the figures are rough
+MOST_SYNCS = 10  # that are printed
+PARTS = {"step": "a step, in Python", "items": "making an item"}
+LEAST_S = 0.005  # what takes a script less beside its steps is left out
+WAITING = 0.2  # if less of a script's step waits, Paceline would not be much faster
+
+
+def show(diagnosis: Diagnosis, changed: TrainWords, flags: Sequence[str]) -> None:
+    """Print the diagnosis. ``changed`` and ``flags`` are as in ``advice_lines``."""
+    facts = diagnosis.facts
+    say(f"{diagnosis.limit}\n")
+    heads = ["records/s", "ms a step"]
+    print_table("each part alone, then all together", ["part"], heads, part_rows(facts), [""])
+    say("\n".join([*fact_lines(facts), ""]))
+    advice = [verdict for verdict in diagnosis.verdicts if verdict.is_advice]
+    if advice:
+        say("what to do, the most promising first")
+    elif diagnosis.best is None:
+        say("no change is certain to bring 3 % or more")
+    else:
+        say("no change is certain to bring 3 % or more; the most likely:")
+        advice = [diagnosis.best]
+    _say_advice(advice, changed, flags)
+    rejected: list[str] = []
+    for verdict in diagnosis.rejected:
+        text = f"{verdict.rule} {verdict.gain:.2f} ± {verdict.spread:.2f}"
+        if verdict.failed:
+            text = f"{verdict.rule} ({verdict.failed})"
+        elif not verdict.tried:
+            text = f"{verdict.rule} (not tried; {verdict.gain:.2f} by the model)"
+        rejected.append(text)
+    if rejected:
+        say(f"no certain gain: {'; '.join(rejected)}")
+    say("\n".join(sync_lines(facts.syncs, facts.cuda)))
+    say(f"took {diagnosis.seconds:.0f} s")
+
+
+def part_rows(facts: Facts) -> list[list[str]]:
+    """Return (name, records/s, ms a step, note) of each part, in the order of a record."""
+    workers = "0 workers" if not facts.workers else plural(facts.workers, facts.kind)
+    reading = f"one thread, {100 * facts.read_cores:.0f} % of it computing"
+    lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
+    other = f"computing {facts.other_size} records a step"
+    computing = f"repeating one batch, {facts.compute_cores:.1f} cores busy"
+    slowed = f"forward, backward, optimizer: {100 * facts.slowed_share:.0f} % longer"
+    beside = facts.batch_size / facts.beside_s if facts.mostly_slowed else None
+    whole = f"{100 * facts.wait:.0f} % of it waiting, ± {100 * facts.spread:.0f} %"
+    no_copy = "from page-locked memory" if facts.cuda else "the device is the host"
+    # Name, rate, note, note if it was not measured. Without it, the part is left out.
+    parts = (
+        ("reading the store", facts.read, reading, "not measured"),
+        ("+ decoding, transforming", facts.prepare, "one thread", "not measured"),
+        ("  the same, two threads", facts.prepare_two, lock, ""),
+        ("  if your function did nothing", facts.prepare_plain, "one thread", ""),
+        ("+ workers and loader", facts.loader_rate, f"{workers}, {facts.loader}", ""),
+        ("copying to the device", facts.copy, "from page-locked memory", no_copy),
+        (other, facts.other, "repeating one batch", ""),
+        ("computing", facts.compute, computing, ""),
+        ("  the same while data is read", beside, slowed, ""),
+        ("the whole", facts.whole, whole, ""),
+    )
+    rows: list[list[str]] = []
+    for name, rate, note, missing in parts:
+        size = facts.other_size if name == other else facts.batch_size
+        if rate is not None:
+            rows.append([name, f"{rate:,.0f}", f"{1e3 * size / rate:,.2f}", note])
+        elif missing:
+            rows.append([name, "-", "", missing])
+    return rows
+
+
+def fact_lines(facts: Facts) -> list[str]:
+    """Return lines about the machine and the store."""
+    storage = facts.storage
+    free = f"{facts.free_memory_bytes / 1e9:.1f} GB of memory free"
+    lines = [f"machine: {facts.num_cores} cores, {free}, {facts.gpu or 'no GPU'}"]
+    if facts.load_before > BUSY * facts.num_cores:
+        lines.append(
+            f"note: other programs wanted {facts.load_before:.1f} cores in the minute before, so "
+            "these figures are rough"
+        )
+    if storage is None:
+        return [*lines, "store: none; the source makes its own records"]
+    records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"
+    records += f", {storage.codec or storage.encoding}"
+    if storage.image_size is not None:
+        records += f", {storage.image_size[0]} x {storage.image_size[1]} pixels"
+    if storage.chunk_records is not None:
+        records += f", in chunks of {storage.chunk_records}"
+    cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"
+    place = f"disk: {storage.disk}; in the page cache: {cached}"
+    return [*lines, f"store: {storage.path} ({storage.form}), {records}; {place}"]
+
+
+def advice_lines(
+    number: int, verdict: Verdict, changed: TrainWords = list[str], flags: Sequence[str] = ()
+) -> list[str]:
+    """Return the gain, the cause, the advice and its commands.
+
+    ``number`` is its place in a list. ``changed`` adds the advice's overrides to the words of
+    ``train``, and ``flags`` are what follows ``train`` before these words.
+    """
+    gain = f"{times(verdict.gain, 2)} as fast"
+    if verdict.gain == UNKNOWN:
+        gain = "the gain is not predictable, so try it"
+    else:
+        gain += f" ± {verdict.spread:.2f}" if verdict.spread else ""
+        gain += " (tried)" if verdict.tried else " (by the model)"
+    lines = [verdict.says, verdict.why]
+    if verdict.learns:
+        lines.append("This changes what the model learns: compare the validation figures.")
+    if verdict.disk_bytes:
+        size = f"{max(1.0, verdict.disk_bytes / 1e6):.0f} MB"
+        if verdict.disk_bytes >= 1e9:
+            size = f"{verdict.disk_bytes / 1e9:,.1f} GB"
+        lines.append(f"The whole new store takes about {size} on disk.")
+    if verdict.pack_s:
+        lines.append(f"Packing takes about {max(1, round(verdict.pack_s))} s.")
+    commands = verdict.repack.commands() if verdict.repack else []
+    lines += [f"paceline {shlex.join(command)}" for command in commands]
+    if verdict.can_try:
+        variable = "" if verdict.threads is None else f"OMP_NUM_THREADS={verdict.threads} "
+        words = shlex.join(["train", *flags, *changed(verdict.words)])
+        lines.append(f"{variable}paceline {words}")
+    if verdict.edit:
+        label = "type" if verdict.edit.startswith("paceline ") else "write"
+        lines.append(f"{label}: {verdict.edit}")
+    if verdict.action:
+        lines.append(f"do: {verdict.action}")
+    return [f"{number}. {verdict.rule}: {gain}", *(f"   {line}" for line in lines)]
+
+
+def _say_advice(
+    verdicts: Sequence[Verdict], changed: TrainWords = list[str], flags: Sequence[str] = ()
+) -> None:
+    for number, verdict in enumerate(verdicts, 1):
+        say("\n".join(advice_lines(number, verdict, changed, flags)))
+
+
+def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
+    """Return lines about each call that waits for the device."""
+    if not syncs:
+        return ["calls of your model, objective and augment that wait for the device: none"]
+    costs = "the device idles after each" if cuda else "free on this CPU; a GPU idles after each"
+    lines = ["", f"calls of your code that wait for the device in a step ({costs}):"]
+    for sync in syncs[:MOST_SYNCS]:
+        repeats = f", {sync.count} times" if sync.count > 1 else ""
+        lines.append(f"  {place_of(sync)}: {sync.call}{repeats}: {sync.text}")
+    if len(syncs) > MOST_SYNCS:
+        lines.append(f"  and {len(syncs) - MOST_SYNCS} more")
+    return lines
+
+
+def show_applied(applied: Applied | None) -> None:
+    """Print the predicted gain beside the measured one."""
+    say("")
+    if applied is None:
+        say("applied: nothing, since no advice has an override to apply")
+        return
+    if applied.note:
+        say(applied.note)
+    verdict, runs = applied.verdict, applied.comparison
+    measured = f"{runs.gain:.2f} ± {runs.spread:.2f}"
+    say(f"applied {verdict.rule}: {len(runs.before)} runs with it and without, in turn")
+    say(f"  now {median(runs.before):,.0f} records/s, then {median(runs.after):,.0f}")
+    say(f"  predicted {verdict.gain:.2f} times as fast, measured {measured}")
+
+
+def as_json(diagnosis: Diagnosis, words: Sequence[str]) -> dict[str, Any]:
+    """Return all facts, verdicts and derived figures as plain values."""
+    plain: dict[str, Any] = {"command": ["paceline", "diagnose", *words], **asdict(diagnosis)}
+    for name in ("headroom", "lock_share", "slowed_share"):
+        plain["facts"][name] = getattr(diagnosis.facts, name)
+    if diagnosis.applied is not None:
+        comparison = diagnosis.applied.comparison
+        plain["applied"]["comparison"] |= {"gain": comparison.gain, "spread": comparison.spread}
+    return plain
+
+
+def show_ranks(
+    facts: RankFacts,
+    verdicts: Sequence[Verdict],
+    cause: Verdict | None,
+    changed: TrainWords,
+    flags: Sequence[str],
+) -> None:
+    """Print the spans of all ranks, and the advice."""
+    if cause is not None:
+        say(f"{_limit_of(cause)}\n")
+    title = f"a step of {facts.num_ranks} ranks, over {facts.num_steps} steps"
+    rows: list[list[str]] = []
+    for name, span in facts.spans.items():
+        cells = [f"{1e3 * seconds:,.2f}" for seconds in (span.min_s, span.median_s, span.max_s)]
+        rows.append([name, *cells, f"slowest: rank {span.rank}"])
+    print_table(title, ["span"], ["min ms", "median ms", "max ms"], rows, [""])
+    line = (
+        f"{1e3 * facts.step_s:.2f} ms a step: exchanges alone {100 * facts.exchange_share:.0f} %, "
+        f"waiting for ranks {100 * facts.waiting_share:.0f} %"
+    )
+    if facts.unsynced_s is not None:
+        line += f", without exchange of gradients {1e3 * facts.unsynced_s:.2f} ms a step"
+    say(f"{line}\n")
+    if verdicts:
+        say("what to do about the ranks, the most promising first")
+    _say_advice(verdicts, changed, flags)
+
+
+def ranks_as_json(
+    facts: RankFacts,
+    verdicts: Sequence[Verdict],
+    cause: Verdict | None,
+    words: Sequence[str],
+    seconds: float,
+) -> dict[str, Any]:
+    """Return all facts and verdicts as plain values, named as those of one process."""
+    spans = {name: span._asdict() for name, span in facts.spans.items()}
+    named = {"spans": spans, "late": facts.late and facts.late._asdict()}
+    return {
+        "seconds": seconds,
+        "command": ["paceline", "diagnose", *words],
+        "cause": "" if cause is None else cause.rule,
+        "limit": "" if cause is None else _limit_of(cause),
+        "facts": {"ranks": {**asdict(facts), **named}},
+        "verdicts": [asdict(verdict) for verdict in verdicts],
+        "rejected": [],
+        "applied": None,
+    }
+
+
+def _limit_of(cause: Verdict) -> str:
+    return f"Ranks limit training. {cause.says}"
+
+
+def show_watch(facts: ScriptFacts) -> None:
+    """Print what was seen of a script."""
+    say(f"\npaceline watch: {script_limit(facts)}")
+    if facts.steps:
+        known = shares(facts.spans)
+        rows: list[list[str]] = []
+        for name, span in facts.spans.items():
+            cells = (f"{1e3 * value:.3f} ms" for value in (span.p50_s, span.p90_s, span.mean_s))
+            rows.append([name, f"{100 * known[name]:.1f} %", *cells, f"{span.total_s:.2f} s"])
+        title = f"where the time of {facts.steps:,} training steps went"
+        print_table(title, ["span"], ["share", "p50", "p90", "mean", "total"], rows)
+        rate = facts.step_records / max(facts.step_s, 1e-9)
+        say(
+            f"{rate:,.0f} records/s, {1e3 * facts.step_s:.2f} ms a step, {facts.compute_cores:.1f} "
+            f"of {facts.num_cores} cores busy while computing"
+        )
+    if IDLE in facts.spans:
+        say("wait is the host's; idle, the device's, is what it costs")
+    beside = {
+        "before the first batch": facts.before_s,
+        "first step, not counted": facts.first_s,
+        "validation": facts.validation_s,
+        "between epochs": facts.outside_s,
+    }
+    long = [f"{name} {seconds:.2f} s" for name, seconds in beside.items() if seconds >= LEAST_S]
+    if long:
+        say("; ".join(long))
+    if facts.ranks > 1:
+        say(f"figures of rank 0 of {facts.ranks}")
+    verdicts = script_verdicts(facts)
+    if facts.steps:
+        say("\nwhat to do, the most promising first" if verdicts else "\nno advice")
+    _say_advice(verdicts)
+    items, loader = facts.items, facts.loader
+    for line in (*facts.lines, *(items.lines if items else ())):
+        place = f"{place_of(line)} in {line.function}"
+        say(f"{100 * line.share:.0f} % of {PARTS[line.part]}: {place}: {line.text}")
+    if facts.syncs:
+        say("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
+    if facts.waiting > WAITING and items is not None and loader is not None:
+        block = f"{{_target_: {loader.dataset}, ...}}"
+        threads = " workers.kind=thread" if items.lock_share < LOCKED else ""
+        say(f"in Paceline: paceline train data=dataset 'data.train={block}'{threads}")
+        if not items.refusal:
+            pack = pack_words(loader.dataset)
+            say(f"  or pack the items once: {pack}, then data=hdf5 data.train=items.h5")
+
+
+def watch_json(facts: ScriptFacts) -> dict[str, Any]:
+    """Return all figures as plain values."""
+    known = shares(facts.spans)
+    figures = ("p50_s", "p90_s", "mean_s", "total_s")
+    spans = {
+        name: {"share": known[name], **{figure: getattr(span, figure) for figure in figures}}
+        for name, span in facts.spans.items()
+    }
+    return {
+        "limit": script_limit(facts),
+        "spans": spans,
+        "step_s": facts.step_s,
+        "records_per_s": facts.step_records / max(facts.step_s, 1e-9),
+        "waiting": facts.waiting,
+        "facts": {key: value for key, value in asdict(facts).items() if key != "spans"},
+        "verdicts": [asdict(verdict) for verdict in script_verdicts(facts)],
+    }
