@@ -24,8 +24,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from framework.commands.watch.step_recorder import StepRecorder
-from framework.commands.watch.torch_hooks import TorchHooks
+from framework.commands.watch.torch_hooks import StepRecorder, TorchHooks
 from framework.measure.statistics import Pairs
 
 RECORDS = 16

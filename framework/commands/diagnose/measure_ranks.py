@@ -98,7 +98,8 @@ def measured_as_rank(job: RankedJob | None, seconds: float) -> RankFacts | None:
     """
     if job is not None:
         pack_missing(job.config, job.allowed)
-        share_text(job._replace(config={**job.config, SECONDS: seconds}).as_text())
+        job = job._replace(config={**job.config, SECONDS: seconds})
+        share_text(job.as_text())
     else:
         job = read_job(share_text(None))
         find_packages(job.allowed)

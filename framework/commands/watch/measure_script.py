@@ -6,25 +6,30 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
-from framework.commands.watch.step_recorder import OUTSIDE, VALIDATION, StepRecorder
-from framework.commands.watch.torch_hooks import LEAST_LINE, MOST_LINES, TorchHooks
+from framework.commands.watch.torch_hooks import (
+    LEAST_LINE,
+    MOST_LINES,
+    OUTSIDE,
+    VALIDATION,
+    StepRecorder,
+    TorchHooks,
+)
 from framework.contracts.span import Span
 from framework.data.dataset import title_of
 from framework.data.items import HOST, Named, is_number
 from framework.diagnosis.code_lines import largest_lines
-from framework.diagnosis.facts import ItemFacts, LoaderFacts, ScriptFacts
-from framework.diagnosis.step_load import fixed_share
+from framework.diagnosis.facts import ItemFacts, LoaderFacts, ScriptFacts, fixed_share
 from framework.measure.host import num_cores
 from framework.measure.machine_watch import MachineUse
 from framework.measure.stack_sampler import StackSampler
@@ -62,10 +67,13 @@ def gather_script_facts(
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     items = passes = loader_facts = None
     with kept_generators(device):
+        # A user's Dataset and model may do anything.
         if may_read and loader is not None and not isinstance(loader.dataset, IterableDataset):
-            items = _tried(lambda: measure_items(loader.dataset))
+            with suppress(Exception):
+                items = measure_items(loader.dataset)
         if may_call and ranks == 1:  # a wrapped model waits for the other ranks
-            passes = _tried(lambda: _fixed_share(recorder))
+            with suppress(Exception):
+                passes = _fixed_share(recorder)
     if loader is not None:
         loader_facts = LoaderFacts(
             workers=loader.num_workers,
@@ -98,14 +106,6 @@ def gather_script_facts(
     )
 
 
-def _tried(measure: Callable[[], Any]) -> Any:
-    """Return what ``measure`` returns, or None: a user's Dataset and model may do anything."""
-    try:
-        return measure()
-    except Exception:  # noqa: BLE001
-        return None
-
-
 def _path_of(dataset: Any) -> str:
     """Return under which path another program imports the class of the script's Dataset."""
     while isinstance(dataset, Subset):  # it only chooses items
@@ -132,8 +132,7 @@ def measure_items(dataset: Any) -> ItemFacts:
     with _noted_images(images, times_s):
         item = dataset[0]
         times_s.clear()
-        start = time.perf_counter()
-        cpu_s = time.process_time()
+        start, cpu_s = time.perf_counter(), time.process_time()
         num_read = 0
         for index in order:
             dataset[index]
@@ -143,8 +142,7 @@ def measure_items(dataset: Any) -> ItemFacts:
         took_s = time.perf_counter() - start
         cpu_s = time.process_time() - cpu_s
     indices = itertools.cycle(order)
-    sampler = StackSampler()
-    sampler.label = "items"
+    sampler = StackSampler("items")
     sampler.start()
     try:
         while time.perf_counter() - start < took_s + SAMPLED_S:
@@ -184,7 +182,7 @@ def _image_size(item: Any) -> tuple[int, int] | None:
 @contextmanager
 def _noted_images(images: list[tuple[int, int]], times_s: list[float]) -> Generator[None]:
     """Note the size of each image that Pillow or OpenCV decodes, and the time that it takes."""
-    undo: list[Callable[[], None]] = []
+    undo = ExitStack()
 
     def replace(owner: Any, name: str, size: Callable[[Any, Any], tuple[int, int]]) -> None:
         before = getattr(owner, name)
@@ -199,19 +197,17 @@ def _noted_images(images: list[tuple[int, int]], times_s: list[float]) -> Genera
             return result
 
         setattr(owner, name, timed)
-        undo.append(lambda: setattr(owner, name, before))
+        undo.callback(setattr, owner, name, before)
 
     pillow: Any = sys.modules.get("PIL.ImageFile")
-    if pillow is not None:
-        replace(pillow.ImageFile, "load", lambda args, _: args[0].size[::-1])
     opencv: Any = sys.modules.get("cv2")
-    for name in ("imread", "imdecode") if opencv is not None else ():
-        replace(opencv, name, lambda _, result: result.shape[:2])
-    try:
+    with undo:
+        if pillow is not None:
+            replace(pillow.ImageFile, "load", lambda args, _: args[0].size[::-1])
+        if opencv is not None:
+            replace(opencv, "imread", lambda _, result: result.shape[:2])
+            replace(opencv, "imdecode", lambda _, result: result.shape[:2])
         yield
-    finally:
-        for back in undo:
-            back()
 
 
 class ItemsDifferError(Exception):
@@ -228,57 +224,44 @@ def repeated_item_bytes(dataset: Any) -> int:
     num_items = len(dataset)
     with kept_generators(HOST):
         before = generator_mark()
-        first = _arrays(dataset, 0)
+        first = _arrays(dataset[0])
         for index in spread(num_items, min(NUM_CHECKED, num_items)).tolist():
-            item, again = _arrays(dataset, index), _arrays(dataset, index)
+            item, again = _arrays(dataset[index]), _arrays(dataset[index])
             if first.keys() != item.keys():
                 raise ItemsDifferError(f"item {index}: has other fields than item 0")
             for name, array in item.items():
+                if not is_number(array.dtype):
+                    raise ItemsDifferError(f"item {index}: field {name} is no array of numbers")
                 if (array.shape, array.dtype) != (first[name].shape, first[name].dtype):
                     is_now = f"{array.dtype} {list(array.shape)}"
-                    was = f"{first[name].dtype} {list(first[name].shape)}"
-                    what = f"field {name} is {is_now}, but {was} in item 0"
+                    what = f"field {name} is {is_now}, and another array in item 0"
                     raise ItemsDifferError(f"item {index}: {what}")
                 if array.tobytes() != again[name].tobytes():
                     what = f"item {index}: reading it twice gives another {name}"
                     raise ItemsDifferError(what)
-        draws = generator_mark() != before
-    if draws:
-        what = "the items draw random numbers, although reading them twice gave the same bytes"
-        raise ItemsDifferError(what)
+        if generator_mark() != before:
+            what = "the items draw random numbers, although reading them twice gave the same bytes"
+            raise ItemsDifferError(what)
     return sum(array.nbytes for array in first.values())
 
 
-def _arrays(dataset: Any, index: int) -> dict[str, np.ndarray]:
-    """Return copies of the arrays of an item by name."""
-    arrays: dict[str, np.ndarray] = {}
-    for name, value in _fields(dataset[index], ()):
-        plain = value
-        if isinstance(value, Tensor):
-            plain = value.detach().cpu()
-            # NumPy has no bfloat16.
-            plain = (plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy()
-        arrays[name] = np.array(plain)
-        if not is_number(arrays[name].dtype):
-            what = f"item {index}: field {name} is a {type(value).__name__}"
-            raise ItemsDifferError(f"{what}, and only numbers are packed")
-    return arrays
-
-
-def _fields(item: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested dicts, tuples and lists with their dotted names."""
-    if isinstance(item, dict):
-        parts = list(item.items())
-    elif isinstance(item, tuple) and isinstance(item, Named):
+def _arrays(item: Any, name: str = "") -> dict[str, np.ndarray]:
+    """Return copies of the values of nested dicts, tuples and lists by their dotted names."""
+    if isinstance(item, tuple) and isinstance(item, Named):
         named: Any = item
-        parts = list(named._asdict().items())
+        item = named._asdict()
     elif isinstance(item, tuple | list):
-        parts = [(f"field{number}", value) for number, value in enumerate(item)]
-    else:
-        yield ".".join(path) or "value", item
-        return
-    for name, value in parts:
-        yield from _fields(value, (*path, str(name)))
+        item = {f"field{number}": value for number, value in enumerate(item)}
+    if isinstance(item, dict):
+        arrays: dict[str, np.ndarray] = {}
+        for part, value in item.items():
+            arrays |= _arrays(value, f"{name}.{part}")
+        return arrays
+    if isinstance(item, Tensor):
+        item = item.detach().cpu()
+        # NumPy has no bfloat16.
+        item = (item.view(torch.int16) if item.dtype == torch.bfloat16 else item).numpy()
+    return {name.removeprefix(".") or "value": np.array(item)}
 
 
 def lock_share(action: Callable[[], object], seconds: float) -> float:
@@ -320,31 +303,27 @@ def _fixed_share(recorder: StepRecorder) -> float | None:
     Half a batch and a whole one run in turn. The least time of each counts, since other programs
     only add to it.
     """
-    model, sample = recorder.root, recorder.sample
+    model, sample, device = recorder.root, recorder.sample, recorder.device
     if model is None or sample is None or len(sample) < 2:
         return None
-    whole = sample.to(recorder.device)
+    whole = sample.to(device)
     sizes = (whole, whole[: len(whole) // 2])
     least_s = [math.inf, math.inf]
     modes = [(module, module.training) for module in model.modules()]  # some may be frozen
     model.eval()  # statistics and dropout stay as they are
     try:
-        start = time.perf_counter()
+        begin = time.perf_counter()
         for number in itertools.count():
             for place, inputs in enumerate(sizes):
-                least_s[place] = min(least_s[place], _forward_s(model, inputs))
-            if number >= LEAST_REPEATS and time.perf_counter() - start > FORWARD_S:
+                start = time.perf_counter()
+                with torch.no_grad():
+                    model(inputs)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                least_s[place] = min(least_s[place], time.perf_counter() - start)
+            if number >= LEAST_REPEATS and time.perf_counter() - begin > FORWARD_S:
                 break
     finally:
         for module, training in modes:
             module.training = training
     return fixed_share(len(whole), least_s[0], len(sizes[1]), least_s[1])
-
-
-def _forward_s(model: nn.Module, inputs: Tensor) -> float:
-    start = time.perf_counter()
-    with torch.no_grad():
-        model(inputs)
-    if inputs.device.type == "cuda":
-        torch.cuda.synchronize(inputs.device)
-    return time.perf_counter() - start

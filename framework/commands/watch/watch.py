@@ -1,20 +1,24 @@
-"""The command ``paceline watch``."""
+"""The command ``paceline watch``: run somebody's script as Python would, and report its steps."""
 
+import atexit
+import builtins
+import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple, final
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple, NoReturn, final
 
+import framework
 from framework.cli.arguments import check_output, read_keys
-from framework.commands.watch.run_script import Script, end_like, run_script
 from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, did_you_mean, say
+from framework.system.stopping import NUMBERS, die_by
 
 RULES = {
     "steps": Rule(int, 1, 1_000_000_000, number=358),
@@ -31,6 +35,17 @@ torchrun --nproc-per-node 2 --no-python paceline watch train.py
 keys, which stand before the script
   steps: null          # report after so many steps; the script then continues without being watched
   output: null         # JSON file for all figures"""
+IMPORTER = "<frozen importlib"
+OURS = str(Path(__file__).parent) + os.sep
+ROOT = str(Path(framework.__file__).parents[1])
+
+
+class Script(NamedTuple):
+    """What to run."""
+
+    name: str  # the path of a file, or the name of a module
+    is_module: bool  # as in ``python -m``
+    arguments: list[str]  # the script's own words
 
 
 class WatchWords(NamedTuple):
@@ -94,15 +109,16 @@ class Watch:
         self._asked = asked
         self._hooks: Any = None
         self._machine: Any = None
+        self._is_first = os.environ.get("RANK", "0") == "0"
 
     def begin(self) -> None:
         """Install the hooks. Torch has just been imported."""
-        from framework.commands.watch.step_recorder import StepRecorder  # noqa: PLC0415
-        from framework.commands.watch.torch_hooks import TorchHooks  # noqa: PLC0415
+        from framework.commands.watch import torch_hooks  # noqa: PLC0415
         from framework.measure.machine_watch import MachineWatch  # noqa: PLC0415
 
         self._machine = MachineWatch()
-        self._hooks = TorchHooks(StepRecorder(), self._asked.steps, self._report)
+        recorder = torch_hooks.StepRecorder()
+        self._hooks = torch_hooks.TorchHooks(recorder, self._asked.steps, self._report)
         self._hooks.install()
 
     def finish(self, error: BaseException | None) -> None:
@@ -120,16 +136,15 @@ class Watch:
 
     def say(self, line: str) -> None:
         """Print a line, if this is the first rank."""
-        if os.environ.get("RANK", "0") == "0":
+        if self._is_first:
             say(line, sys.stderr)
 
     def _report(self, may_read: bool = True, may_call: bool = False) -> None:
-        if os.environ.get("RANK", "0") != "0":
+        if not self._is_first:
             return
-        recorder = self._hooks.recorder
-        recorder.end()  # before anything is imported, which takes time
+        self._hooks.recorder.end()  # before anything is imported, which takes time
         from framework.commands.watch.measure_script import gather_script_facts  # noqa: PLC0415
-        from framework.commands.watch.print_watch import show_watch, watch_json  # noqa: PLC0415
+        from framework.diagnosis.print_facts import show_watch, watch_json  # noqa: PLC0415
         from framework.system.durable import write_json  # noqa: PLC0415
 
         machine = self._machine.lap()
@@ -140,10 +155,9 @@ class Watch:
             if self._asked.output is not None:
                 try:
                     write_json(Path(self._asked.output), watch_json(facts))
+                    say(f"all figures: {self._asked.output}")
                 except PacelineError as error:
                     say(str(error))
-                else:
-                    say(f"all figures: {self._asked.output}")
         sys.stderr.flush()
 
 
@@ -173,7 +187,7 @@ class _Finder(MetaPathFinder):
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             run = loader.exec_module
@@ -185,3 +199,108 @@ class _Finder(MetaPathFinder):
 
             loader.exec_module = exec_module
         return spec
+
+
+@final
+class _ScriptLoader(SourceFileLoader):
+    """Runs a file as Python runs its main script: no bytecode is written."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        pass
+
+
+def run_script(script: Script) -> BaseException | None:
+    """Run the script as ``__main__``. Return the exception that ended it, if any.
+
+    Raises:
+        ConfigError: C359 if there is no such script, or its folder hides our package.
+    """
+    folder = os.getcwd()
+    if not script.is_module:
+        folder = os.path.dirname(os.path.realpath(script.name))
+    mine = os.path.join(folder, "framework")
+    if (os.path.isdir(mine) or os.path.isfile(f"{mine}.py")) and folder != ROOT:
+        what = "hides the package 'framework' of Paceline"
+        raise ConfigError(359, mine, what, "rename it; watch cannot load both")
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+    if ROOT not in sys.path:  # our package stays importable
+        sys.path.append(ROOT)
+    module = ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    file = os.path.abspath(script.name)
+    if script.is_module:
+        module.__spec__ = _spec_of(script.name)
+        module.__package__ = module.__spec__.parent
+        file = str(module.__spec__.origin)
+    module.__file__ = file
+    module.__loader__ = SourceFileLoader("__main__", file)
+    try:
+        Path(file).read_bytes()
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+        raise ConfigError(359, script.name, what, "give the path of a Python script") from error
+    sys.argv = [file if script.is_module else script.name, *script.arguments]
+    # It stays in place: what the script made is pickled and examined after its end.
+    sys.modules["__main__"] = module
+    for number in NUMBERS:  # as in a new Python process
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _ScriptLoader("__main__", file).exec_module(module)
+    except BaseException as error:  # noqa: BLE001  # whatever ends a script
+        return _without_our_frames(error)
+    return None
+
+
+def _spec_of(name: str) -> ModuleSpec:
+    """Return the spec of the module ``name``, or of its ``__main__`` if it is a package."""
+    spec = None
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    if spec is None or not isinstance(spec.loader, SourceFileLoader):
+        raise ConfigError(359, f"-m {name}", "no such module", "run it from its project's folder")
+    return spec
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """Remove our frames, and those that start a script, from the tracebacks of an error, its
+    causes and its contexts.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        part = waiting.pop()
+        if part is None or id(part) in seen:
+            continue
+        seen.add(id(part))
+        waiting += [part.__cause__, part.__context__]
+        frames: list[TracebackType] = []
+        trace = part.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            if not file.startswith(OURS) and (frames or not file.startswith(IMPORTER)):
+                frames.append(trace)
+            trace = trace.tb_next
+        # Not new ones: Python knows no line for some instructions, and takes no traceback without.
+        for frame, following in zip(frames, [*frames[1:], None], strict=False):
+            frame.tb_next = following
+        part.__traceback__ = frames[0] if frames else None
+    return error
+
+
+def end_like(error: BaseException | None) -> NoReturn:
+    """End this process with the output and the exit code of a script that ended with ``error``."""
+    if error is None:
+        raise SystemExit(0)
+    if isinstance(error, SystemExit):
+        raise error
+    sys.excepthook(type(error), error, error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        die_by(signal.SIGINT)
+    raise SystemExit(1)

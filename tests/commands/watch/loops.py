@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from framework.commands.watch.step_recorder import StepRecorder
-from framework.commands.watch.torch_hooks import TorchHooks
+from framework.commands.watch.torch_hooks import StepRecorder, TorchHooks
 
 PAUSE_S = 0.05
 
