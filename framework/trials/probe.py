@@ -360,6 +360,9 @@ class Counted:
         self._count = 0
         return count
 
+    def expect(self, epoch: int, start: int, steps: int) -> None:
+        pass
+
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         with closing(self._loader.epoch(epoch, start)) as micro_batches:
             for micro in micro_batches:
