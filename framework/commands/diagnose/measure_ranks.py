@@ -10,10 +10,10 @@ from framework.cli.start_rank import begin_rank
 if __name__ == "__main__":  # signals get their meaning before anything large is imported
     begin_rank(sys.argv[1])
 
-import pickle
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -29,16 +29,18 @@ from framework.config.targets import check_targets
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import leaves
 from framework.contracts.data import MicroBatch
+from framework.contracts.span import LateRank, RankSpan
 from framework.diagnosis.facts import RankFacts
 from framework.measure.host import threads_per_rank
 from framework.parallel.batch_norm import is_synchronized
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.meeting import Meeting, parse_endpoint, share_text
+from framework.system.durable import write_json
 from framework.train.trainer import Trainer
 from framework.trials.probe import Config, Probe
 
 MODULE = "framework.commands.diagnose.measure_ranks"
-FACTS = "ranks.pickle"
+FACTS = "ranks.json"
 SECONDS = "seconds"  # the key in a job's configuration that says how long to measure
 REPORT_EVERY = 10  # steps
 FIRST_STEPS = 10  # that do not count, equally many on all ranks
@@ -86,7 +88,10 @@ def measured_here(
             raise RanksFailed(outcome)
         if meeting is not None and not meeting.leads:
             return None
-        return pickle.loads(file.read_bytes())  # noqa: S301  # a file of our own
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        plain["spans"] = {name: RankSpan(*span) for name, span in plain["spans"].items()}
+        plain["late"] = plain["late"] and LateRank(*plain["late"])
+        return RankFacts(**plain)
     finally:
         file.unlink(missing_ok=True)
 
@@ -109,7 +114,7 @@ def measured_as_rank(job: RankedJob | None, seconds: float) -> RankFacts | None:
 def _measured(job: RankedJob) -> RunOutcome:
     facts = measure_ranks(job)
     if facts is not None:
-        Path(job.run_dir, FACTS).write_bytes(pickle.dumps(facts))
+        write_json(Path(job.run_dir, FACTS), asdict(facts))
     return RunOutcome(0, "measured")
 
 
