@@ -133,7 +133,7 @@ def computing(facts: ScriptFacts) -> Iterator[Verdict]:
         yield Verdict(
             "other_programs",
             f"Other programs kept {facts.others_cores:.1f} of {cores} cores busy.",
-            "The threads of an operator wait for their turn, and for each other. Figures are rough.",
+            "Threads of an operator wait for their turn, and for each other. Figures are rough.",
             UNKNOWN,
             edit="OMP_NUM_THREADS=1 before the command, or run it alone",
         )
