@@ -19,22 +19,14 @@ from framework.contracts.records import (
     RecordStore,
     notes_of,
 )
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, listed
+from framework.store import foreign
 from framework.store.columns import column_of, lengths_of
 from framework.store.file_store import check_range, from_json
 from framework.store.files import Identity, identify, read_head, unreadable
-from framework.store.foreign import (
-    HEAD_BYTES,
-    IN_FOLDER,
-    file_kind,
-    format_of,
-    lmdb_advice,
-    refuse_other,
-)
 from framework.store.gather import joined, merged, taken
 
 MANIFEST = "manifest.json"
-MAX_NAMED = 10
 
 
 def open_store(path: str) -> RecordStore:
@@ -60,7 +52,7 @@ def open_records(path: str) -> RecordStore:
     from framework.store.parquet_store import ParquetStore  # noqa: PLC0415
     from framework.store.tar_store import TarStore  # noqa: PLC0415
 
-    present = format_of(path)
+    present = foreign.format_of(path)
     if present is not None and present.choice == "tar":
         return TarStore(path, keep=False)
     if present is not None and present.choice == "parquet":
@@ -76,7 +68,7 @@ def open_file(path: str) -> RecordStore:
 
     kind = None
     if os.path.isfile(path):
-        kind = file_kind(read_head(path, HEAD_BYTES))
+        kind = foreign.file_kind(read_head(path, foreign.HEAD_BYTES))
     if kind == "hdf5" or (kind is None and path.endswith((".h5", ".hdf5"))):
         return HDF5Store(path)
     return LMDBStore(path)
@@ -103,52 +95,52 @@ class Concatenation(ABC):
         return torch.tensor([0, *self.sizes]).cumsum(0)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        places: list[Tensor] = []
+        spots: list[Tensor] = []
         parts: list[Records] = []
-        for number, spots in self._split(indices):
-            places.append(spots)
-            parts.append(self.part(number).read(indices[spots] - self.starts[number], views))
+        for number, places in self._split(indices):
+            spots.append(places)
+            parts.append(self.part(number).read(indices[places] - self.starts[number], views))
         if len(parts) == 1:
             return parts[0]
-        order = torch.argsort(torch.cat(places))
+        order = torch.argsort(torch.cat(spots))
         return {name: merged([part[name] for part in parts], order) for name in parts[0]}
 
     @property
     def paths(self) -> list[str]:
-        return [path for store in self._all() for path in _places_of(store)]
+        return [path for store in self._all for path in _paths_of(store)]
 
     def places(self, indices: Tensor) -> Places:
         files = torch.empty_like(indices)
         starts = {name: torch.empty_like(indices) for name in self._located_fields}
-        for number, spots in self._split(indices) if starts else ():
+        for number, places in self._split(indices) if starts else ():
             part = self.part(number)
             assert isinstance(part, KnowsPlaces)
-            own = part.places(indices[spots] - self.starts[number])
-            files[spots] = own.files + self._first_files[number]
+            own = part.places(indices[places] - self.starts[number])
+            files[places] = own.files + self._first_files[number]
             for name, values in starts.items():
-                values[spots] = own.starts[name]
+                values[places] = own.starts[name]
         return Places(files, starts)
 
     @cached_property
     def _first_files(self) -> list[int]:
         """The number of the first file of each part."""
-        return [0, *accumulate(len(_places_of(store)) for store in self._all())]
+        return [0, *accumulate(len(_paths_of(store)) for store in self._all)]
 
     @cached_property
     def _located_fields(self) -> list[str]:
         """The fields whose values all parts locate."""
-        stores = [store for store in self._all() if isinstance(store, KnowsPlaces)]
-        if len(stores) < len(self.sizes):
-            return []
         nothing = torch.empty(0, dtype=torch.int64)
-        known = [store.places(nothing).starts.keys() for store in stores]
-        return [name for name in self.manifest.fields if all(name in names for names in known)]
+        names = list(self.manifest.fields)
+        for store in self._all:
+            known = store.places(nothing).starts if isinstance(store, KnowsPlaces) else ()
+            names = [name for name in names if name in known]
+        return names
 
     def column(self, name: str) -> Any:
-        return joined([column_of(store, name) for store in self._all()])
+        return joined([column_of(store, name) for store in self._all])
 
     def lengths(self, name: str) -> Tensor:
-        return torch.cat([lengths_of(store, name) for store in self._all()])
+        return torch.cat([lengths_of(store, name) for store in self._all])
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         damaged: list[int] = []
@@ -167,26 +159,23 @@ class Concatenation(ABC):
         store, local = self._at(index)
         return store.name(local)
 
+    @property
     def _all(self) -> list[RecordStore]:
         return [self.part(number) for number in range(len(self.sizes))]
 
-    def _numbers(self, indices: Tensor) -> Tensor:
-        """Return the number of the part that holds each of ``indices``."""
-        check_range(indices, int(self.starts[-1]))
-        return torch.searchsorted(self.starts, indices.contiguous(), right=True) - 1
-
     def _split(self, indices: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Yield the number of each needed part, and the places of its records in ``indices``."""
-        numbers = self._numbers(indices)
+        check_range(indices, int(self.starts[-1]))
+        numbers = torch.searchsorted(self.starts, indices.contiguous(), right=True) - 1
         for number in numbers.unique().tolist() or [0]:
             yield number, (numbers == number).nonzero().squeeze(1)
 
     def _at(self, index: int) -> tuple[RecordStore, int]:
-        number = int(self._numbers(torch.tensor([index])))
+        ((number, _),) = self._split(torch.tensor([index]))
         return self.part(number), index - int(self.starts[number])
 
 
-def _places_of(store: RecordStore) -> Sequence[str]:
+def _paths_of(store: RecordStore) -> Sequence[str]:
     return store.paths if isinstance(store, KnowsPlaces) else ()
 
 
@@ -194,8 +183,7 @@ def _places_of(store: RecordStore) -> Sequence[str]:
 class MixedStore(Concatenation):
     """Stores by name, one after another.
 
-    Raises:
-        ConfigError: C203 if there is none, or if their fields or classes differ.
+    ConfigError C203 if there is none, or if their fields or classes differ.
     """
 
     def __init__(self, stores: Mapping[str, RecordStore]) -> None:
@@ -233,14 +221,17 @@ class MixedStore(Concatenation):
     @cached_property
     def _manifest(self) -> Manifest:
         manifests = [store.manifest for store in self._parts]
-        sources = [f"{name}: {store.manifest.source}" for name, store in self.stores.items()]
-        digests = [manifest.digest for manifest in manifests]
-        digest = hashlib.sha256("".join(digests).encode()).hexdigest() if all(digests) else ""
+        source = ", ".join(
+            f"{name}: {store.manifest.source}" for name, store in self.stores.items()
+        )
+        digest = ""
+        if all(manifest.digest for manifest in manifests):
+            text = "".join(manifest.digest for manifest in manifests)
+            digest = hashlib.sha256(text.encode()).hexdigest()
         counts = [manifest.class_counts for manifest in manifests]
         # No counts if a store does not tell its own.
         totals = [sum(numbers) for numbers in zip(*counts, strict=True)] if all(counts) else []
         fields, classes = manifests[0].fields, manifests[0].classes
-        source = ", ".join(sources)
         return Manifest(sum(self.sizes), fields, classes, totals, source=source, digest=digest)
 
     def part(self, number: int) -> RecordStore:
@@ -310,10 +301,10 @@ class ShardedStore(Concatenation):
                     return from_json(self.path, file.read())
         except OSError as error:
             raise unreadable(self.path, error) from error
-        if IN_FOLDER in names:
+        if foreign.IN_FOLDER in names:
             what = "is an LMDB folder, but not a Paceline store"
-            raise DataError(103, self.path, what, lmdb_advice(self.path))
-        refuse_other(self.path, "hdf5")
+            raise DataError(103, self.path, what, foreign.lmdb_advice(self.path))
+        foreign.refuse_other(self.path, "hdf5")
         fix = "give a store made by 'paceline pack', or choose data=folder for image files"
         raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
 
@@ -337,10 +328,8 @@ class ShardedStore(Concatenation):
         if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
             wrong.append(f"the files do not hold {manifest.num_records} records")
         if wrong:
-            what = ", ".join(wrong[:MAX_NAMED])
-            if len(wrong) > MAX_NAMED:
-                what += f" and {len(wrong) - MAX_NAMED} more"
-            raise DataError(118, self.path, what, "put the files in order, or pack it again")
+            fix = "put the files in order, or pack it again"
+            raise DataError(118, self.path, listed(wrong), fix)
 
     def part(self, number: int) -> RecordStore:
         """Return the store in a file. DataError D118 if the file belongs to another data set."""
