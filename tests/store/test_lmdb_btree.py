@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import DataError
+from framework.store import lmdb_store
 from framework.store.lmdb_btree import read_meta, value_table
 from framework.store.lmdb_store import LMDBStore
 from tests.conftest import make_records, write_store
@@ -109,7 +110,8 @@ def test_every_truncation_is_refused(kind):
     ) == {"refused": 50}
 
 
-def test_a_branch_that_is_its_own_child_ends():
+def test_a_branch_that_is_its_own_child_ends(monkeypatch):
+    monkeypatch.setattr(lmdb_store, "BLOCK_BYTES", 1000)
     path = write_store("x.lmdb", make_records(3000))
     root = read_meta(path).root
     first = struct.unpack_from("<H", Path(path).read_bytes(), root * PAGE + 16)[0]

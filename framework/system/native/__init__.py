@@ -30,7 +30,6 @@ SIGNATURES = {
     "paceline_should_ask": (),
     "paceline_ask_pages": (POINTER, NUMBER, POINTER, NUMBER, POINTER, NUMBER, NUMBER),
     "paceline_crc32": (POINTER, NUMBER, NUMBER, POINTER),
-    "paceline_lmdb_heads": (*(POINTER,) * 3, *(NUMBER, POINTER) * 2, NUMBER, NUMBER, POINTER),
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
     "paceline_bijection": (NUMBER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER),
     "paceline_draws": (POINTER, *(NUMBER,) * 3, POINTER),
@@ -45,7 +44,7 @@ SIGNATURES = {
 # after they have ended, which is soon.
 QUICK = {"paceline_draws", "paceline_random_windows", "paceline_should_ask"}
 # The others return an int, or nothing.
-RESULTS = {"paceline_lmdb_heads": NUMBER, "paceline_ask_pages": NUMBER}
+RESULTS = {"paceline_ask_pages": NUMBER}
 
 
 @cache
