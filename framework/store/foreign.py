@@ -17,7 +17,7 @@ from framework.contracts.records import LABEL
 from framework.errors import DataError, listed
 from framework.media.header import is_image
 from framework.store.files import read_head, unreadable
-from framework.store.lmdb_btree import META_MAGIC, any_values
+from framework.store.lmdb_btree import META_MAGIC, values_of
 
 NPY = b"\x93NUMPY"
 SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
@@ -185,7 +185,7 @@ class ForeignLMDB:
 
     def __init__(self, path: str) -> None:
         self.path = os.path.join(path, IN_FOLDER) if os.path.isdir(path) else path
-        keys, self.offsets, self.sizes = any_values(self.path)
+        _, keys, self.offsets, self.sizes = values_of(self.path)
         self.keys = [key.decode("utf-8", "surrogateescape") for key in keys]
 
     def read(self, number: int) -> bytes:

@@ -32,7 +32,7 @@ from framework.store.file_store import (
 )
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather, ask_pages, gather_rows, map_of, should_ask, typed
-from framework.store.lmdb_btree import NumberedValues, read_meta, value_table
+from framework.store.lmdb_btree import values_of
 from framework.system.durable import abandon
 
 MANIFEST_KEY = b"manifest"  # sorts after the key of every record
@@ -85,24 +85,14 @@ class LMDBStore(FileStore["OpenLMDB"]):
 
     def _map(self) -> "OpenLMDB":
         """Map the file. DataError D102, D103 or D105 if it is no intact store."""
-        meta = read_meta(self.path)
-        # Mode "c" shares the page cache. Torch gets a writable array that cannot change the file.
-        file = np.memmap(self.path, np.uint8, "c", shape=(meta.num_pages * meta.page_bytes,))
-        is_foreign = "is an LMDB file, but not a Paceline store"
-        try:
-            keys, offsets, sizes = value_table(self.path, file, meta)
-        except DataError as error:  # damaged, or with other keys than ours
-            try:
-                advice = lmdb_advice(self.path)
-            except DataError:
-                raise error from None
-            raise DataError(103, self.path, is_foreign, advice) from error
-        if not len(keys) or keys[-1] != int.from_bytes(MANIFEST_KEY, "big"):
-            raise DataError(103, self.path, is_foreign, lmdb_advice(self.path))
+        file, keys, offsets, sizes = values_of(self.path)
+        if keys[-1:] != [MANIFEST_KEY] or any(len(key) != len(MANIFEST_KEY) for key in keys):
+            what = "is an LMDB file, but not a Paceline store"
+            raise DataError(103, self.path, what, lmdb_advice(self.path))
         last = int(offsets[-1])
         manifest = from_json(self.path, bytes(file[last : last + int(sizes[-1])]))
-        table = NumberedValues(keys[:-1], offsets[:-1], sizes[:-1])
-        return OpenLMDB(self.path, file, manifest, table)
+        firsts = np.frombuffer(b"".join(keys[:-1]), ">i8").astype(np.int64)
+        return OpenLMDB(self.path, manifest, file, firsts, offsets[:-1], sizes[:-1])
 
 
 @final
@@ -210,24 +200,33 @@ class LMDBWriter(FileWriter):
 
 @final
 class OpenLMDB:
-    """The blocks of a mapped file.
+    """The blocks of a mapped file. DataError D105 if they do not hold the manifest's records.
 
-    ``file`` is the map, uint8 [size]. ``table`` has the blocks by the number of their first record.
-    DataError D105 if they do not hold the records of the manifest.
+    Args:
+        path: Of the file, for errors.
+        manifest: Of the store.
+        file: The map: uint8 [size].
+        firsts: The number of the first record of each block: int64 [blocks].
+        offsets: Where each block begins in the file: int64 [blocks].
+        sizes: The bytes of each block: int64 [blocks].
     """
 
     def __init__(
-        self, path: str, file: np.ndarray, manifest: Manifest, table: NumberedValues
+        self,
+        path: str,
+        manifest: Manifest,
+        file: np.ndarray,
+        firsts: np.ndarray,
+        offsets: np.ndarray,
+        sizes: np.ndarray,
     ) -> None:
         self.path, self.file, self.manifest = path, file, manifest
-        keys, offsets, sizes = table
         flat, count = torch.from_numpy(file), manifest.num_records
         raw = {name: field for name, field in manifest.fields.items() if field.encoding == "raw"}
         strings = [name for name in manifest.fields if name not in raw]
         if manifest.first_key is None:
             strings.append(KEYS)
         units = {CRCS: CRC_BYTES, **{name: _num_bytes(field) for name, field in raw.items()}}
-        firsts = keys.astype(np.int64)
         begins: dict[str, np.ndarray] = {}
         is_whole = firsts[:1].tolist() == [0] * min(1, count)
         if is_whole and max(count, *units.values()) <= len(file):  # a hostile manifest has any

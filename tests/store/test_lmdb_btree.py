@@ -1,8 +1,9 @@
+"""Where LMDB keeps its values, beside what the library says."""
+
 import struct
 from pathlib import Path
 
 import lmdb
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from framework.errors import DataError
 from framework.store import lmdb_store
-from framework.store.lmdb_btree import read_meta, value_table
+from framework.store.lmdb_btree import read_meta, values_of
 from framework.store.lmdb_store import LMDBStore
 from tests.conftest import make_records, write_store
 from tests.contract.cases import plain, write_case
@@ -52,11 +53,9 @@ def _library(path):
 
 def _ours(path):
     """Return all of the file's items as our table of values finds them."""
-    meta = read_meta(path)
-    file = np.memmap(path, np.uint8, "r", shape=(meta.num_pages * meta.page_bytes,))
-    keys, offsets, sizes = value_table(path, file, meta)
-    places = zip(keys.tolist(), offsets.tolist(), sizes.tolist(), strict=True)
-    return [(_key(key), bytes(file[start : start + size])) for key, start, size in places]
+    file, keys, offsets, sizes = values_of(path)
+    places = zip(keys, offsets.tolist(), sizes.tolist(), strict=True)
+    return [(key, bytes(file[start : start + size])) for key, start, size in places]
 
 
 def _edit(path, at, form, *values):
