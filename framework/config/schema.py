@@ -13,10 +13,10 @@ from framework.config.rule import Rule, check_known, check_values, option_rules
 from framework.config.targets import makes_data, split_of, val_sets, walk
 from framework.errors import ConfigError
 from framework.parallel.processes import check_virtual_ranks
+from framework.system.run_dir import check_weights_path
 from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 from framework.train.parameter_groups import named_groups
-from framework.train.weight_place import check_place
 
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
 LOADER = "framework.data.dataloader.loader_source"
@@ -297,7 +297,7 @@ def _check_init(init: dict[str, Any], is_resumed: bool) -> None:
         raise ConfigError(301, "init = ''", "names no file", "give one, or leave init out")
     if init["weights"] is not None:
         if not is_resumed:
-            check_place(init["weights"])
+            check_weights_path(init["weights"])
         return
     for key, value in (("average", True), ("skip", []), ("rename", None)):
         if init[key] != value:

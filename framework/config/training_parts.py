@@ -58,7 +58,6 @@ from framework.store.columns import is_number
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
-from framework.train.data_start import start_from_data
 from framework.train.ema import Average
 from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
@@ -74,6 +73,7 @@ from framework.train.parameter_groups import (
 )
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
+from framework.train.weight_files import start_from_data
 
 
 def training_parts(

@@ -14,6 +14,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -69,6 +70,22 @@ def check_entry(run_dir: Path) -> None:
             if what := _strangeness(run_dir, path):
                 fix = "remove it: a run has files and folders of its own"
                 raise CheckpointError(126, path, what, fix)
+
+
+def check_weights_path(path: str | os.PathLike[str]) -> None:
+    """Check that a path names a file or a folder of weights. CheckpointError K110."""
+    given = Path(path)
+    if given.is_dir() or given.is_file():
+        return
+    fix = "give the path of a file of weights, or of a run's directory"
+    if given.exists():
+        raise CheckpointError(110, str(given), "is no regular file", fix)
+    close: list[str] = []
+    if given.parent.is_dir():
+        close = get_close_matches(given.name, os.listdir(given.parent), n=1)
+    if close:
+        fix = f"did you mean '{given.parent / close[0]}'?"
+    raise CheckpointError(110, str(given), "is not there", fix)
 
 
 def own_files(run_dir: Path) -> None:

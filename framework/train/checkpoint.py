@@ -24,8 +24,7 @@ from torch import Tensor
 from framework.contracts.training import Saved
 from framework.errors import CheckpointError, ResourceError
 from framework.system.durable import open_durable, reach, remove_leftovers
-from framework.train.checked_load import Damaged, load_checked
-from framework.train.plain_state import foreign_value, is_plain_tensor
+from framework.train.plain_state import Damaged, foreign_value, is_plain_tensor, load_checked
 
 FOLDER = "checkpoints"
 OF_OBJECTIVE = ".objective.pt"  # what follows "last" and "best" in the name
@@ -91,14 +90,19 @@ class CheckpointFolder:
             if foreign := foreign_value(state.get("optimizer", {}), state.get("model", {})):
                 fix = "keep dense tensors and plain values there"
                 self.warn(f"warning: {foreign}: this run cannot be resumed; {fix}")
+        files: dict[str, dict[str, Any]] = {}
+        if weights is not None:
+            for name in ("last", "best") if best else ("last",):
+                files[f"{name}.pt"] = weights
+                if owned := state.get("objective"):
+                    files[f"{name}{OF_OBJECTIVE}"] = owned
         saved = Saved(None, False)
         try:
-            if weights is not None:  # first, so that a run that resumes from the state has them
-                for name in ("last", "best") if best else ("last",):
-                    self._save_weights(f"{name}.pt", weights)
-                    if owned := state.get("objective"):
-                        self._save_weights(f"{name}{OF_OBJECTIVE}", owned)
-                saved = Saved(None, best)
+            for name, value in files.items():  # first, so that a run that resumes has them
+                with open_durable(self.folder / name) as file:
+                    _dump(value, file)
+                reach("checkpoint.weights")
+            saved = Saved(None, best and bool(files))
             self._sequence += 1
             path = self.folder / f"step-{step:08}.pt"
             save_state(path, {**state, **self.facts}, step, self._sequence)
@@ -116,11 +120,6 @@ class CheckpointFolder:
         self._saved_at = time.monotonic()
         return saved
 
-    def _save_weights(self, name: str, weights: dict[str, Any]) -> None:
-        with open_durable(self.folder / name) as file:
-            _dump(weights, file)
-        reach("checkpoint.weights")
-
 
 class _Counting:
     """A file that sums length and CRC32 of what is written. The disk begins to write at once."""
@@ -130,7 +129,7 @@ class _Counting:
         self.length = 0
         self.crc = 0
         self.error: OSError | None = None  # torch's own RuntimeError does not say why it failed
-        self._begun = 0
+        self._begun = 0  # bytes that the disk was asked to write
 
     def write(self, data: Any) -> int:
         reach("checkpoint.writing")

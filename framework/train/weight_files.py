@@ -1,22 +1,25 @@
-"""Read files of weights: ours, those of other programs, and those in a run's directory.
+"""Where first weights come from: files of ours and of other programs, runs, and training records.
 
-Nothing in a file is executed, and no more memory is taken than the file is long.
+Nothing in a file is executed.
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from framework.contracts.batch import Batch, taken
+from framework.contracts.training import Objective, StartsFromData
 from framework.errors import CheckpointError, listed, words_of
 from framework.system.extras import needed
-from framework.system.run_dir import check_entry, is_run
-from framework.train.checked_load import Damaged, load_checked
+from framework.system.run_dir import check_entry, check_weights_path, is_run
 from framework.train.checkpoint import FOLDER, has_stamp, newest_path, read_state
-from framework.train.weight_place import check_place
+from framework.train.plain_state import Damaged, load_checked
 
+CHUNK = 64  # records of one pass of ``start_from_data``: few images lie in memory as floats
 # The keys under which programs save averaged weights and plain ones: Paceline, timm, torchvision,
 # Lightning, DeepSpeed and many training scripts.
 AVERAGES = ("average", "state_dict_ema", "model_ema", "ema_state_dict", "ema")
@@ -82,7 +85,7 @@ def weights_path(path: str | os.PathLike[str], average: bool = True) -> Path:
     """Return the file to read for ``path``, which may be a folder. CheckpointError K110, K126."""
     given = Path(path)
     if not given.is_dir():
-        check_place(given)
+        check_weights_path(given)
         return given
     if is_run(given):
         check_entry(given)
@@ -129,3 +132,42 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise Damaged(f"not whole, or not of safetensors ({words_of(error)})") from error
+
+
+class _Reached(Exception):
+    """A pass has reached the module, with the inputs in ``args``. The rest may take long."""
+
+
+def start_from_data(
+    model: nn.Module,
+    objective: Objective,
+    sample: Callable[[int], Batch],
+    finish: Callable[[Batch], Batch],
+) -> None:
+    """Start every module that can from training records, in the order of ``modules()``.
+
+    A module gets what reaches it in evaluation, through the modules before it. ``sample`` returns
+    at most so many records, and ``finish`` augments and moves them as in evaluation.
+    """
+
+    def stop(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        raise _Reached(inputs[0])
+
+    def inputs_of(module: nn.Module, records: Batch) -> Iterator[Tensor]:
+        training = model.training
+        for numbers in torch.arange(len(records["index"])).split(CHUNK):
+            batch = finish(taken(records, numbers))
+            hook = module.register_forward_pre_hook(stop)
+            model.eval()
+            try:
+                with torch.no_grad():
+                    objective(model, batch)
+            except _Reached as reached:
+                yield reached.args[0]
+            finally:
+                model.train(training)
+                hook.remove()
+
+    for module in model.modules():
+        if isinstance(module, StartsFromData):
+            module.start_from(inputs_of(module, sample(module.num_start_records)))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.train.checked_load import Damaged, load_checked
 from framework.train.checkpoint import read_state
+from framework.train.plain_state import Damaged, load_checked
 from tests.faults.hostile import Reduced, zipped
 from tests.train.test_checkpoint import with_end
 
@@ -56,8 +56,8 @@ LIES = {
     "many views": (lambda: [FLOATS[n:] for n in range(50)], "too often"),
     "sparse": (FLOATS.to_sparse, "more than plain weights"),
     "meta": (lambda: torch.empty(1 << 50, device="meta"), "more than plain weights"),
-    "bytearray": (lambda: Reduced(bytearray, 1 << 40), "more than plain weights"),
-    "an empty tensor": (lambda: Reduced(torch.FloatTensor, 1 << 40), "more than plain weights"),
+    "bytearray": (lambda: Reduced(bytearray, 1 << 40), "not plain weights"),
+    "an empty tensor": (lambda: Reduced(torch.FloatTensor, 1 << 40), "not plain weights"),
     "a list many times": (lambda: repeated(9, []), "too often"),
     "copies of a text": (
         lambda: [Reduced(_codecs.encode, TEXT, "latin1") for _ in range(99)],
@@ -127,8 +127,4 @@ def test_more_numbers_than_a_part_has_are_refused():
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         parts = [(name, archive.read(name)) for name in archive.namelist()]
     parts = [(name, part.replace(b"K\x07", b"M\x07\x07")) for name, part in parts]
-    assert "more numbers than it has" in refusal(zipped(*parts))
-
-
-def test_a_tensor_that_is_changed_after_it_was_made_is_refused():
-    assert "changes what is no object" in refusal(zipped(("x/data.pkl", b"\x80\x02}}b.")))
+    assert "not plain weights" in refusal(zipped(*parts))
