@@ -61,8 +61,7 @@ from framework.train.cuda_graph import CudaRecorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
-from framework.train.objective_state import ObjectiveState, evaluating
-from framework.train.owned_objects import untouched
+from framework.train.objective_state import ObjectiveState, evaluating, untouched
 from framework.train.parameter_groups import (
     GROUP,
     NAME,

@@ -1,27 +1,33 @@
 """What an objective of the user's owns: weights that are trained with the model's, and state."""
 
 import copy
+import random
+import sys
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from functools import partial
+from types import MethodType
+from typing import Any, Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, say
-from framework.train.owned_objects import (
-    FILLED,
-    OwnedObjects,
-    Value,
-    is_fixed,
-    is_same,
-    put,
-    with_content,
-)
 from framework.train.parameter_groups import GROUP
 from framework.train.plain_state import check_like, is_plain, of_all_ranks
+
+CPU = torch.device("cpu")
+Values = dict[Any, tuple[Any, Any]]  # values by name, each with a copy of its content
+OURS = __name__.partition(".")[0]
+# Packages whose objects are not looked into: their attributes are not the user's.
+LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", OURS} - {"types", "argparse"}
+GENERATORS = (torch.Generator, random.Random, np.random.Generator)
+FILLED = (Tensor, np.ndarray, dict, list, deque, *GENERATORS)  # their content is restored in place
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 @final
@@ -44,9 +50,9 @@ class ObjectiveState:
         self._objective = objective
         self._parallel = parallel
         self._say = say
+        self._warned = False
         self._start = OwnedObjects(objective)
         self._others: frozenset[int] = frozenset()  # the ids of the model's modules and weights
-        self._warned = False
         self._modules = list(self._start.modules.values())
         self._known = {id(part) for module in self._modules for part in module.modules()}
         self.weights = self._start.weights
@@ -59,9 +65,8 @@ class ObjectiveState:
             module.to(parallel.device)
         for weight in self.weights:
             weight.data = weight.data.to(parallel.device)
-        if parallel.world_size > 1:
-            self._take_from_first([weight.data for weight in self.weights])
-            self.share_buffers()
+        self._take_from_first([weight.data for weight in self.weights])
+        self.share_buffers()
 
     @property
     def is_there(self) -> bool:
@@ -73,9 +78,9 @@ class ObjectiveState:
         if not self.weights:
             return ""
         count = sum(weight.numel() for weight in self.weights)
-        names = ", ".join(sorted(self.weights.values())[:4])
-        more = ", ..." if len(self.weights) > 4 else ""
-        return f"{count:,} weights of the objective are trained, too: {names}{more}"
+        names = sorted(self.weights.values())
+        shown = ", ".join([*names[:4], *(["..."] if len(names) > 4 else [])])
+        return f"{count:,} weights of the objective are trained, too: {shown}"
 
     def check(self, refusal: str | None) -> None:
         """Check what the objective has. ConfigError C392 for what cannot be trained or kept.
@@ -93,7 +98,7 @@ class ObjectiveState:
             what = "has an optimizer of its own, whose gradients the ranks do not exchange"
             raise ConfigError(392, GROUP, what, "choose parallel=none")
 
-    def check_called(self, model: nn.Module) -> OwnedObjects:
+    def check_called(self, model: nn.Module) -> "OwnedObjects":
         """Check what a call on a few records has made, and return what there is now.
 
         ConfigError C392 for weights or state that were not there before. The objective may hold
@@ -107,7 +112,7 @@ class ObjectiveState:
             raise ConfigError(392, GROUP, what, fix)
         return now
 
-    def check_unchanged(self, before: OwnedObjects, refusal: str) -> None:
+    def check_unchanged(self, before: "OwnedObjects", refusal: str) -> None:
         """Check that nothing has changed since the first call, which made ``before``.
 
         What only the first call sets is no state, such as the number of classes. ConfigError C392.
@@ -117,7 +122,7 @@ class ObjectiveState:
             for name in _changed(before.values.get(where, {}), values):
                 raise _refused(f"changes {where}.{name}", refusal)
 
-    def _made(self, now: OwnedObjects) -> list[str]:
+    def _made(self, now: "OwnedObjects") -> list[str]:
         """Return the names of weights and keepers of state that were not there at the start."""
         made = [name for own, name in now.weights.items() if own not in self.weights]
         made += [name for name in now.keepers if name not in self._start.keepers]
@@ -148,8 +153,7 @@ class ObjectiveState:
 
     def share_buffers(self) -> None:
         """Give the modules of all ranks the buffers of rank 0."""
-        if self._parallel.world_size > 1:
-            self._take_from_first([own for module in self._modules for own in module.buffers()])
+        self._take_from_first([own for module in self._modules for own in module.buffers()])
 
     def switch_to_evaluation(self) -> None:
         for module in self._modules:
@@ -163,6 +167,8 @@ class ObjectiveState:
 
     @torch.no_grad()
     def _take_from_first(self, tensors: Sequence[Tensor]) -> None:
+        if self._parallel.world_size == 1:
+            return
         leads = self._parallel.rank == 0
         given = [tensor if leads else torch.zeros_like(tensor) for tensor in tensors]
         for tensor, total in zip(tensors, self._sums(given), strict=True):
@@ -203,13 +209,11 @@ class ObjectiveState:
         return {"modules": modules, "tensors": tensors, "of_ranks": of_ranks}
 
     def _is_kept(self, name: str, state: Any) -> bool:
-        """Return whether a saved state may hold what ``state_dict`` returns, with a warning."""
         if not is_plain(state):
             self._warn(f"{name}.state_dict() has more than tensors and plain values")
-            return False
-        return True
+        return is_plain(state)
 
-    def _changed_values(self, where: str, now: OwnedObjects) -> dict[Any, Any]:
+    def _changed_values(self, where: str, now: "OwnedObjects") -> dict[Any, Any]:
         """Return the changed values that can be restored, with a warning of others."""
         if where in now.saved_by_keepers:
             return {}
@@ -217,11 +221,11 @@ class ObjectiveState:
         owner, start = now.owners[where], self._start.values.get(where)
         for name in _changed(start or {}, now.values[where]):
             value, plain = now.values[where][name]
-            if start is not None and name in start and type(start[name].value) is type(value):
-                can_put = not is_fixed(owner) or isinstance(value, FILLED)
+            can_put = start is not None and not isinstance(owner, tuple | set)
+            if start is not None and name in start and type(start[name][0]) is type(value):
+                can_put |= isinstance(value, FILLED)
             else:
-                can_put = start is not None and is_plain(value)
-                can_put &= not is_fixed(owner) and not isinstance(owner, list)
+                can_put &= is_plain(value) and not isinstance(owner, list)
             if can_put:
                 kept[name] = plain
             else:
@@ -256,20 +260,19 @@ class ObjectiveState:
         now = OwnedObjects(self._objective, self._others)
         for where, values in of_rank["values"].items():
             for name, plain in values.items():
-                present = now.values[where].get(name)
-                old = present and present.value
+                old = now.values[where].get(name, (None, None))[0]
                 value = with_content(old, copy.deepcopy(plain), self._parallel.device)
-                if present is None or value is not old:
-                    put(now.owners[where], name, value)
+                if value is not old and isinstance(now.owners[where], dict | list):
+                    now.owners[where][name] = value
+                elif value is not old:
+                    setattr(now.owners[where], name, value)
 
 
-def _changed(before: Mapping[Any, Value], now: Mapping[Any, Value]) -> list[Any]:
+def _changed(before: Values, now: Values) -> list[Any]:
     """Return the names of the values that are new or changed."""
-    return [
-        name
-        for name in now
-        if name not in before or not is_same(before[name].plain, now[name].plain)
-    ]
+    names = (name for name in now if name not in before)
+    both = ((name, before[name][1], now[name][1]) for name in now if name in before)
+    return [*names, *(name for name, old, new in both if not _is_same(old, new))]
 
 
 def _refused(what: str, refusal: str) -> ConfigError:
@@ -277,17 +280,248 @@ def _refused(what: str, refusal: str) -> ConfigError:
     return ConfigError(392, GROUP, f"{what}, and {refusal}", fix)
 
 
+@runtime_checkable
+class Keeps(Protocol):
+    """What can save and load its state: modules, and plain objects with these methods."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
+
+
+@final
+class OwnedObjects:
+    """What an objective of the user's holds, and the losses inside one of ours, by dotted names.
+
+    Objects, containers, bound methods and ``functools.partial`` are looked into. ``others`` are the
+    ids of objects that are not the objective's, such as the model's modules.
+
+    Attributes:
+        modules: The outermost modules, except torch's losses.
+        weights: The names of all tensors to train: those that need a gradient, and that no
+            optimizer among these objects has.
+        tensors: Those of ``weights`` that are of no module, by name.
+        keepers: Other objects with ``state_dict`` and ``load_state_dict``.
+        owners: The objects that were looked into.
+        values: Numbers, texts, tensors, arrays, generators, and containers of them, of each owner.
+        saved_by_keepers: The names of owners that are keepers or lie inside one.
+        has_optimizer: Whether there is an optimizer among these objects.
+    """
+
+    def __init__(self, objective: object, others: frozenset[int] = frozenset()) -> None:
+        self.modules: dict[str, nn.Module] = {}
+        self.keepers: dict[str, Keeps] = {}
+        self.owners: dict[str, Any] = {}
+        self.values: dict[str, Values] = {}
+        self.saved_by_keepers: set[str] = set()
+        self.has_optimizer = False
+        self._inside: set[int] = set()  # the ids of modules inside of others
+        self._trained = set(others)  # the ids of tensors that are trained elsewhere
+        self._of_modules: dict[Tensor, str] = {}
+        alone: dict[Tensor, str] = {}
+        seen = set(others)
+        todo: list[tuple[str, Any, bool]] = [(GROUP, objective, False)]
+        while todo:
+            where, owner, is_saved = todo.pop()
+            if id(owner) in seen or isinstance(owner, type):
+                continue
+            if type(owner).__module__ == nn.modules.loss.__name__:  # whose buffers never change
+                continue
+            seen.add(id(owner))
+            is_saved |= self._add(where, owner)
+            parts = _parts(owner)
+            if parts is None:
+                continue
+            self.owners[where] = owner
+            self.values[where] = {}
+            if is_saved:
+                self.saved_by_keepers.add(where)
+            deeper: list[tuple[str, Any, bool]] = []
+            for name, part in parts.items():
+                if isinstance(part, Tensor) and part.is_leaf and part.requires_grad:
+                    alone.setdefault(part, f"{where}.{name}")
+                    continue
+                try:
+                    self.values[where][name] = part, _plain(part)
+                except TypeError:
+                    deeper.append((f"{where}.{name}", part, is_saved))
+            todo += reversed(deeper)
+        self.weights = {
+            own: name
+            for own, name in {**alone, **self._of_modules}.items()
+            if own.requires_grad and id(own) not in self._trained
+        }
+        self.tensors = {
+            name: own
+            for own, name in alone.items()
+            if own in self.weights and own not in self._of_modules
+        }
+
+    def _add(self, where: str, owner: Any) -> bool:
+        """Note a module or a keeper. Return whether it saves the values inside it, too."""
+        if isinstance(owner, nn.Module):
+            if id(owner) not in self._inside:
+                self.modules[where] = owner
+                self._inside |= {id(module) for module in owner.modules()}
+            for name, weight in owner.named_parameters(recurse=False):
+                self._of_modules.setdefault(weight, f"{where}.{name}")
+            return False
+        if not isinstance(owner, Keeps) or type(owner).__module__.startswith(f"{OURS}."):
+            return False
+        self.keepers[where] = owner
+        if isinstance(owner, torch.optim.Optimizer):
+            self.has_optimizer = True
+            groups = owner.param_groups
+            self._trained |= {id(own) for group in groups for own in group["params"]}
+        return True
+
+
+def _is_users(owner: object) -> bool:
+    """Return whether an object's class is the user's, so that its attributes are looked into."""
+    return type(owner).__module__.partition(".")[0] not in LIBRARIES
+
+
+def _parts(owner: Any) -> dict[Any, Any] | None:
+    """Return what an object of the user's holds, by name; None if it is not looked into."""
+    if isinstance(owner, nn.Module):
+        own = vars(owner) if _is_users(owner) else {}
+        extra = {name: part for name, part in own.items() if name not in _OF_EVERY_MODULE}
+        return {**extra, **dict(owner.named_children())}
+    if isinstance(owner, Mapping):
+        return dict(owner)
+    if isinstance(owner, list | tuple | deque | set):
+        return dict(enumerate(owner))
+    if isinstance(owner, MethodType):
+        return {"self": owner.__self__}
+    if isinstance(owner, partial):
+        return {"func": owner.func, "args": owner.args, "keywords": owner.keywords}
+    if _is_users(owner) and hasattr(owner, "__dict__"):
+        return vars(owner)
+    if type(owner).__module__.startswith(f"{OURS}.") and hasattr(owner, "losses"):
+        return {"losses": owner.losses}
+    return None
+
+
+def _plain(value: Any, is_inside: bool = False) -> Any:
+    """Return a copy of the content of a value, or of one inside it. TypeError for no value."""
+    if is_inside and isinstance(value, (*GENERATORS, np.ndarray, deque, set)):
+        raise TypeError("an object")  # which is looked into
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return _plain(value.bit_generator.state, True)
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, Tensor):
+        if value.is_leaf and value.requires_grad:
+            raise TypeError("a weight")
+        return value.detach().clone()
+    if isinstance(value, list | deque | set):
+        return [_plain(part, True) for part in value]
+    if type(value) is tuple:
+        return tuple(_plain(part, True) for part in value)
+    if isinstance(value, dict) and all(map(is_plain, value)):
+        return {name: _plain(part, True) for name, part in value.items()}
+    if not is_plain(value):
+        raise TypeError(type(value).__name__)
+    return value
+
+
+def with_content(present: Any, plain: Any, device: torch.device) -> Any:
+    """Return ``present`` with the content ``plain``, changed in place if its type allows that."""
+    match present, plain:
+        case torch.Generator(), Tensor():
+            present.set_state(plain.cpu())
+        case random.Random(), tuple():
+            present.setstate(plain)
+        case np.random.Generator(), dict():
+            present.bit_generator.state = plain
+        case np.ndarray(), Tensor() if present.shape == plain.shape:
+            present[...] = plain.numpy()
+        case Tensor(), Tensor() if present.is_leaf and _is_alike(present, plain):
+            present.copy_(plain)
+        case (dict(), dict()) | (set(), set() | list()):
+            present.clear()
+            present.update(plain)
+        case ((list() | deque()), (list() | deque())):
+            present.clear()
+            present.extend(plain)
+        case np.ndarray(), Tensor():
+            return plain.numpy()
+        case _, Tensor():
+            return plain.to(device)
+        case _:
+            return plain
+    return present
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Return whether two contents are the same, also if they are NaN."""
+    if isinstance(old, Tensor) or isinstance(new, Tensor):
+        return _is_alike(old, new) and torch.equal(old.cpu(), new.cpu())
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, dict):
+        return list(old) == list(new) and all(_is_same(old[name], new[name]) for name in old)
+    if isinstance(old, list | tuple):
+        return len(old) == len(new) and all(map(_is_same, old, new))
+    return old == new or (old != old and new != new)  # noqa: PLR0124
+
+
+def _is_alike(old: Any, new: Any) -> bool:
+    both = isinstance(old, Tensor) and isinstance(new, Tensor)
+    return both and (old.shape, old.dtype) == (new.shape, new.dtype)
+
+
 @contextmanager
-def evaluating(objective: object) -> Generator[None]:
-    """Switch the objective's modules to evaluation, and afterwards back to what they were."""
-    modules = OwnedObjects(objective).modules.values()
-    modes = {module: module.training for root in modules for module in root.modules()}
-    for module in modules:
-        module.eval()
+def untouched(objective: object) -> Generator[None]:
+    """Undo afterwards what calls of the objective have changed in it, and drop its gradients."""
+    owned = OwnedObjects(objective)
+    undo: list[Callable[[], Any]] = []
+    for owner in owned.owners.values():
+        containers: list[Any] = []
+        if isinstance(owner, nn.Module):
+            own = vars(owner)
+            containers = [own, own["_parameters"], own["_buffers"], own["_modules"]]
+        elif isinstance(owner, dict | list | deque | set):
+            containers = [owner]
+        elif hasattr(owner, "__dict__") and _is_users(owner):
+            containers = [vars(owner)]
+        undo += [partial(with_content, each, copy.copy(each), CPU) for each in containers]
+    for values in owned.values.values():
+        undo += [partial(with_content, present, plain, CPU) for present, plain in values.values()]
+    tensors = [*owned.tensors.values()]
+    for module in owned.modules.values():
+        tensors += [*module.parameters(), *module.buffers()]
+    for tensor in tensors:
+        undo.append(partial(tensor.copy_, tensor.detach().clone()))
+        undo.append(partial(setattr, tensor, "grad", None))
+    for where, keeper in owned.keepers.items():
+        if where not in owned.owners:
+            undo.append(partial(keeper.load_state_dict, copy.deepcopy(keeper.state_dict())))
     try:
         yield
     finally:
-        for module in modules:
-            module.train()
+        with torch.no_grad():
+            for action in undo:
+                action()
+
+
+@contextmanager
+def evaluating(objective: object) -> Generator[None]:
+    """Switch the objective's modules to evaluation, and afterwards back to what they were."""
+    roots = OwnedObjects(objective).modules.values()
+    modes = {module: module.training for root in roots for module in root.modules()}
+    for root in roots:
+        root.eval()
+    try:
+        yield
+    finally:
+        for root in roots:
+            root.train()
         for module, mode in modes.items():
             module.training = mode

@@ -44,13 +44,15 @@ class ByCenters:
         return new["loss"] < old["loss"]
 
 
-class Slotted:
-    """Has its numbers in slots."""
-
-    __slots__ = ("average",)
+class Scale:
+    """Counts the calls of a method, which somebody else holds."""
 
     def __init__(self):
-        self.average = 1.0
+        self.seen = 0
+
+    def apply(self, layer, loss):
+        self.seen += 1
+        return loss * (1 + self.seen), layer.weights.sum()
 
 
 class Deep:
@@ -59,38 +61,26 @@ class Deep:
     def __init__(self):
         self.parts = {"heads": [nn.Parameter(torch.eye(3, dtype=torch.float64))]}
         self.meter = SimpleNamespace(average=1.0)
-        self.slotted = Slotted()
         self.counts = defaultdict(float)
         self.generator = torch.Generator().manual_seed(1)
         self.draws = (random.Random(1), np.random.default_rng(1))
         self.queue = deque(maxlen=2)
         self.array = np.zeros(2)
         self.last = None
-        self.scale = self.made()
+        self.scale = partial(Scale().apply, Centers())
         self.lock = threading.Lock()
-
-    def made(self):
-        seen, layer = 0, Centers()
-
-        def scale(loss):
-            nonlocal seen
-            seen += 1
-            return loss * (1 + seen), layer.weights.sum()
-
-        return partial(scale)
 
     def __call__(self, model, batch):
         loss = nn.functional.cross_entropy(model(batch["x"]) @ self.parts["heads"][0], batch["y"])
         if model.training:
             loss, extra = self.scale(loss)
             self.meter.average += loss.item()
-            self.slotted.average += loss.item()
             self.counts["steps"] += 1
             self.queue.append(self.draws[0].random() + self.draws[1].random())
             self.array += 1
             self.last = loss + extra * torch.rand((), generator=self.generator)
             loss = self.last + sum(self.queue) * loss * self.array.sum() * self.counts["steps"]
-        return Outcome(loss * self.meter.average * self.slotted.average, {})
+        return Outcome(loss * self.meter.average, {})
 
     def better(self, new, old):
         return new["loss"] < old["loss"]

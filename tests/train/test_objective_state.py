@@ -10,8 +10,7 @@ from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.own_loss import OwnLoss
 from framework.parallel.none import NoParallel
-from framework.train.objective_state import ObjectiveState, evaluating
-from framework.train.owned_objects import untouched
+from framework.train.objective_state import ObjectiveState, evaluating, untouched
 from tests.fakes import CPU, FakeCheckpoints, make_model
 from tests.parallel.launching import of_two_ranks
 from tests.train.owned import ByCenters, Centers, Deep, learned_with_centers, trainer_of
@@ -137,7 +136,7 @@ def test_weights_and_lists_keep_their_place_on_a_resume():
     owned = ObjectiveState(objective, ALONE)
     assert list(owned.weights.values()) == [
         "objective.parts.heads.0",
-        "objective.scale.func.layer.weights",
+        "objective.scale.args.0.weights",
     ]
     before = [objective.parts, objective.parts["heads"], *owned.weights]
     owned.load_state_dict(ObjectiveState(Deep(), ALONE).state_dict())
