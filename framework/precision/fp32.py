@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.precision.clip import clip, gradients
-from framework.train.nonfinite import are_finite
+from framework.train.step import are_finite
 
 NOTHING = nullcontext()
 

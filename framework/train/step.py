@@ -1,12 +1,13 @@
-"""One optimizer step: its passes, learning rate, average of the weights, and bad gradients."""
+"""One optimizer step: its passes, learning rate, average of the weights, and what is not finite."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from framework.contracts.batch import Batch, num_records
 from framework.contracts.parallel import Parallel, Precision
@@ -15,15 +16,17 @@ from framework.contracts.training import (
     Outcome,
     Schedule,
 )
+from framework.errors import DistributedError, NumericError, PacelineError
 from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.count_weights import CountWeights
-from framework.train.ema import Average
-from framework.train.metrics import Progress, TrainPlan
-from framework.train.nonfinite import infinite_buffers, too_many
+from framework.train.ema import Average, is_sharded
+from framework.train.metrics import PassPlace, Progress, TrainPlan
 from framework.train.objective_state import ObjectiveState
 from framework.train.parameter_groups import UNTIL
 from framework.train.plain_state import check_like, optimizer_form
+
+FIX = "lower optim.lr, set clip_norm, or look at the data"
 
 
 @final
@@ -91,7 +94,7 @@ class Stepper:
         self._position = (0, 1)  # the newest step, and the last one
         self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
         self._least_until = min(self._until)
-        self._buffers: dict[str, torch.Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
         self._keep_buffers()
 
     @property
@@ -112,9 +115,9 @@ class Stepper:
                     rates[number] = 0.0
         return rates
 
-    def share_rates(self) -> list[torch.Tensor]:
+    def share_rates(self) -> list[Tensor]:
         """Move the rates to the device, where a captured step reads them: float32. Return them."""
-        shared: list[torch.Tensor] = []
+        shared: list[Tensor] = []
         for group in self.optimizer.param_groups:
             device = group["params"][0].device
             group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=device)
@@ -145,14 +148,13 @@ class Stepper:
     def set_rates(self, progress: Progress, last_step: int) -> None:
         """Set the learning rates of the next step. Skipped steps take no place in the schedule."""
         if self.setter is not None:
-            place = progress.scheduled
-            if self.setter.per == "epoch":
-                place = progress.epoch
-            self.setter.move_to(place)
+            self.setter.move_to(
+                progress.epoch if self.setter.per == "epoch" else progress.scheduled
+            )
             self.setter.set_options(self.optimizer.param_groups)
         rates = self.rates_of(progress.scheduled, last_step)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            if isinstance(group["lr"], torch.Tensor):
+            if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
@@ -200,7 +202,8 @@ class Stepper:
             progress.missed += 1
             self._restore_buffers()
             if progress.missed > self.plan.max_missed:
-                raise too_many(progress)
+                what = f"the gradients of {progress.missed} steps in a row were not finite"
+                raise NumericError(102, f"step {progress.step + 1}", what, FIX)
         if self.owned is not None:
             self.owned.share_buffers()
         if not self.updated:  # a captured step leaves no gradients
@@ -211,25 +214,26 @@ class Stepper:
         """Remember the buffers, for steps that are skipped after batch norm saw their records."""
         if not self.plan.skip_bad:
             return
-        for name, buffer in self._named_buffers():
-            kept = self._buffers.get(name)
-            if kept is not None and kept.shape == buffer.shape:
-                kept.copy_(buffer.detach())
-            else:
+        for name, buffer, kept in self._named_buffers():
+            if kept is None:
                 self._buffers[name] = buffer.detach().clone()
+            else:
+                kept.copy_(buffer.detach())
 
     @torch.no_grad()
     def _restore_buffers(self) -> None:
-        """Restore the remembered buffers, except those whose shape has changed since."""
-        for name, buffer in self._named_buffers():
-            kept = self._buffers.get(name)
-            if kept is not None and kept.shape == buffer.shape:
+        for _, buffer, kept in self._named_buffers():
+            if kept is not None:
                 buffer.copy_(kept)
 
-    def _named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from self.model.named_buffers()  # anew, since a model may replace its buffers
+    def _named_buffers(self) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+        """Yield each buffer with the one that is remembered, unless its shape has changed since."""
+        named = dict(self.model.named_buffers())  # anew, since a model may replace its buffers
         if self.owned is not None:
-            yield from self.owned.named_buffers()
+            named |= dict(self.owned.named_buffers())
+        for name, buffer in named.items():
+            kept = self._buffers.get(name)
+            yield name, buffer, kept if kept is not None and kept.shape == buffer.shape else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all that steps: tensors and plain values."""
@@ -274,3 +278,61 @@ class Stepper:
         if keeper is not None and state["schedule"] is not None:
             keeper.load_state_dict(state["schedule"])
         self._keep_buffers()
+
+
+def all_finite(model: nn.Module, but: Mapping[str, bool]) -> bool:
+    """Return whether all weights and buffers are finite.
+
+    ``but`` names buffers that may be infinite, with True if they may also be NaN. Reads the device
+    once, and once more for each of these.
+    """
+    checked = [weight.detach() for weight in model.parameters() if weight.is_floating_point()]
+    for name, buffer in model.named_buffers():
+        if name not in but and buffer.is_floating_point():
+            checked.append(buffer)
+        elif name in but and not but[name] and buffer.isnan().any():
+            return False
+    return are_finite(checked)
+
+
+def infinite_buffers(model: nn.Module) -> dict[str, bool]:
+    """Return the names of buffers that are not finite from the start, and whether they hold NaN.
+
+    Some are so by design, as an attention mask is, and others are not set yet.
+    """
+    return {
+        name: bool(buffer.isnan().any())
+        for name, buffer in model.named_buffers()
+        if buffer.is_floating_point() and not are_finite([buffer])
+    }
+
+
+def are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all elements are finite, from one norm over all tensors.
+
+    Reads the device once. Sharded tensors have a norm of their own, which all ranks gather.
+    """
+    filled = [tensor for tensor in tensors if tensor.numel()]
+    norms: list[Tensor] = []
+    if shards := [tensor for tensor in filled if is_sharded(tensor)]:
+        total: Any = torch.nn.utils.get_total_norm(shards, math.inf)
+        norms.append(total.full_tensor())
+    if plain := [tensor for tensor in filled if not is_sharded(tensor)]:
+        norms.append(torch.nn.utils.get_total_norm(plain, math.inf))
+    return all(math.isfinite(norm) for norm in norms)
+
+
+def gone_wrong(what: str, step: int, bad: PassPlace | None, parallel: Parallel) -> PacelineError:
+    """Return the error to raise at ``step``. All ranks call it together.
+
+    The rank that met the first ``bad`` loss names its records (N101). Others point to it (P104).
+    """
+    mine = torch.tensor([math.inf if bad is None else bad.step], dtype=torch.float64)
+    steps = [float(first) for first in parallel.gather(mine)]
+    if steps.index(min(steps)) != parallel.rank:
+        fix = "the rank that met it first names the records"
+        return DistributedError(104, f"step {step}", what, fix)
+    # A weight that has become infinite stays so, whatever steps are left out.
+    if bad is None or "weight" in what:
+        return NumericError(101, f"step {step}" if bad is None else bad.where, what, FIX)
+    return NumericError(101, bad.where, what, f"leave such steps out (on_nan=skip), {FIX}")

@@ -16,11 +16,10 @@ from framework.system.rng import generator_state, set_generator_state
 from framework.train.count_weights import CountWeights
 from framework.train.cuda_graph import GraphedPasses
 from framework.train.metrics import PassPlace, Progress, Tally, next_due, next_validation
-from framework.train.nonfinite import all_finite, gone_wrong
 from framework.train.parts import Parts
 from framework.train.rank_watch import RankWatch
 from framework.train.reporter import Reporter, SplitResults, TrainPace
-from framework.train.step import Passes, Stepper
+from framework.train.step import Passes, Stepper, all_finite, gone_wrong
 from framework.train.validate import is_better, means_of_sets, splits_of, validated, warn_of_nan
 from framework.train.watching import Watching
 

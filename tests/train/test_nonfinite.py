@@ -10,7 +10,7 @@ from framework.errors import DistributedError, NumericError
 from framework.objective.classify import Classify
 from framework.precision.amp import AMP
 from framework.train.metrics import PassPlace
-from framework.train.nonfinite import (
+from framework.train.step import (
     all_finite,
     gone_wrong,
     infinite_buffers,

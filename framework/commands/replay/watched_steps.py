@@ -20,9 +20,9 @@ from framework.precision.clip import gradients
 from framework.system.rng import kept_generators
 from framework.train.ema import is_sharded
 from framework.train.metrics import PassPlace, Tally, metrics_of
-from framework.train.nonfinite import are_finite
 from framework.train.parts import Parts
 from framework.train.record_losses import OutputRecorder, record_losses
+from framework.train.step import are_finite
 
 
 class LastStepTaken(Exception):
