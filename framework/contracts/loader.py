@@ -47,16 +47,11 @@ class KnowsOwnWork(Protocol):
     the next span, and ``EXCHANGE`` after it.
     """
 
-    # The clock by which a rank arrives: those with equal numbers show the same time. 0 if it shows
-    # no time that could be compared with that of another rank.
-    time_base: float
-
     def own_work(self) -> list[tuple[float, ...]]:
         """Return a row for each step since the last call, or for every 2nd, 4th, ... of many.
 
-        A row ends with the exchange of the gradients. It holds the number of the step, the time at
-        which the rank would have come to this exchange had it not waited for others before, the
-        seconds in exchanges, and the seconds of own work for each of ``SPANS``.
+        A row ends with the exchange of the gradients. It holds the number of the step, the seconds
+        in exchanges, and the seconds of own work for each of ``SPANS``.
         """
         ...
 

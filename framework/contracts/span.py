@@ -168,17 +168,13 @@ class LateRank(NamedTuple):
     steps_share: float  # of the steps (0 to 1) in which it is the last, and late
     late_s: float  # mean seconds by which it comes after the median of the others in these steps
     lost_share: float  # of all the steps' time that the others wait for it
-    uncertainty_s: float  # how well the clocks of the ranks are known; what is less is not late
 
     @property
     def words(self) -> str:
         """The finding as a sentence."""
-        known = ""
-        if self.uncertainty_s > 0:
-            known = f" (clocks agree within {_milliseconds(self.uncertainty_s)})"
         return (
             f"rank {self.rank} is late in {100 * self.steps_share:.0f} % of the steps, "
-            f"in `{self.span}`, by {_milliseconds(self.late_s)}{known}; "
+            f"in `{self.span}`, by {_milliseconds(self.late_s)}; "
             f"the others lost {100 * self.lost_share:.0f} % of the run"
         )
 

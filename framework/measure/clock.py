@@ -11,7 +11,6 @@ from typing import NamedTuple, final
 import torch
 
 from framework.contracts.span import EXCHANGE, IDLE, OWN, SPANS, Span, merged
-from framework.measure.host import boot_number
 
 MOST_MARKS = 4096  # marks that are kept before they are counted: some 600 steps
 MOST_EVENTS = 512  # marks that may wait before those whose events have happened are counted
@@ -102,12 +101,10 @@ class OwnWork:
 
     Args:
         add: Called with the name and the seconds of each piece of a span.
-        has_host_times: Whether marks have times that can be compared with those of other ranks.
     """
 
-    def __init__(self, add: Callable[[str, float], None], has_host_times: bool) -> None:
+    def __init__(self, add: Callable[[str, float], None]) -> None:
         self._add = add
-        self._has_host_times = has_host_times
         self._rows: list[Row] = []
         self._number = 0  # of the present step
         self._stride = 1  # every so many steps are kept
@@ -115,19 +112,15 @@ class OwnWork:
         self._exchange_s = 0.0  # of the present row
         self._carried_s = 0.0  # own work that belongs to the next span
         self._pending_s = 0.0  # exchange since the last span
-        self._origin_s: float | None = None  # the time at which the row's own work would begin
 
-    def mark(self, name: str, took_s: float, now_s: float) -> None:
-        """Count a mark ``took_s`` after the one before it. ``now_s`` is its time on the host."""
+    def mark(self, name: str, took_s: float) -> None:
+        """Count a mark ``took_s`` after the one before it."""
         if name == OWN:
             self._carried_s += took_s
-            if self._origin_s is None:
-                self._origin_s = now_s - self._carried_s - sum(self._own_s.values())
         elif name == EXCHANGE:
             self._pending_s += took_s
         elif name == SKIPPED:
             self._carried_s = self._pending_s = 0.0
-            self._origin_s = None
         else:
             if self._pending_s:
                 self._add(EXCHANGE, self._pending_s)
@@ -143,17 +136,13 @@ class OwnWork:
                 self._own_s[column] += seconds
 
     def _end_row(self) -> None:
-        origin_s = self._origin_s if self._has_host_times else 0.0
-        if origin_s is not None and self._exchange_s and self._number % self._stride == 0:
-            own_s = tuple(self._own_s.values())
-            row = (float(self._number), origin_s + sum(own_s), self._exchange_s, *own_s)
-            self._rows.append(row)
+        if self._exchange_s and self._number % self._stride == 0:
+            self._rows.append((float(self._number), self._exchange_s, *self._own_s.values()))
             if len(self._rows) > MOST_ROWS:
                 self._stride *= 2
                 self._rows = [row for row in self._rows if row[0] % self._stride == 0]
         self._number += 1
         self._exchange_s = 0.0
-        self._origin_s = None
         self._own_s = dict.fromkeys(SPANS, 0.0)
 
     def take(self) -> list[Row]:
@@ -200,8 +189,7 @@ class RankClock(HostClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.time_base = boot_number()
-        self._work = OwnWork(self._steps.add, has_host_times=True)
+        self._work = OwnWork(self._steps.add)
 
     def own_work(self) -> list[Row]:
         return self._work.take()
@@ -210,7 +198,7 @@ class RankClock(HostClock):
         mark = self._work.mark
         last = self._last
         for name, now in self._marks:
-            mark(name, now - last, now)
+            mark(name, now - last)
             last = now
         self._last = last
         self._marks.clear()
@@ -243,8 +231,6 @@ class CudaClock:
             others apart.
     """
 
-    time_base = 0.0  # the times of events are differences
-
     def __init__(self, device: torch.device, every: int = 1, of_rank: bool = False) -> None:
         self._device = device
         self._every = every
@@ -262,7 +248,7 @@ class CudaClock:
         self._num_unmeasured = 0  # that no measured step stands for yet
         self._spans: dict[str, Span] = {}  # of all steps, from those that were measured
         self._typical: dict[str, Span] = {}  # of the newest step that may stand for others
-        self._work = OwnWork(self._steps.add, has_host_times=False) if of_rank else None
+        self._work = OwnWork(self._steps.add) if of_rank else None
         self.skip()
 
     def mark(self, name: str) -> None:
@@ -360,7 +346,7 @@ class CudaClock:
             self._steps.add("wait", mark.host_s - last.host_s)
             name = IDLE
         if self._work is not None:
-            self._work.mark(name, device_s, mark.host_s)
+            self._work.mark(name, device_s)
         elif name:
             self._steps.add(name, device_s)
         if name == STEP_ENDS and self._every > 1:  # count the steps that it stands for, too

@@ -6,7 +6,6 @@ import platform
 import resource
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -192,18 +191,6 @@ def _cpu_s(columns: tuple[int, ...]) -> float | None:
         return ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
         return None
-
-
-def boot_number() -> float:
-    """Return a number of this host since it started: processes with the same number share a clock.
-
-    Without Linux's random number it is made from the host's name.
-    """
-    try:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:
-        text = platform.node()
-    return float(1 + zlib.crc32(text.encode()))
 
 
 _before: list[int] = []  # the cores that this process had before ``stay_beside``

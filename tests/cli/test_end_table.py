@@ -54,7 +54,7 @@ def test_lines_below_the_table_have_the_stages_of_reading_and_the_use_of_the_mac
 
 def test_several_ranks_have_a_table_and_a_late_rank_a_sentence(printed):
     span = {"min_s": 0.001, "median_s": 0.002, "max_s": 0.033, "rank": 1}
-    late = LateRank(1, "forward", 0.98, 0.0309, 0.56, 0.0)
+    late = LateRank(1, "forward", 0.98, 0.0309, 0.56)
     ranks = {"num": 2, "spans": {"forward": span}, "late": late._asdict()}
     out = printed(ranks=ranks)
     assert "the mean step of 2 ranks" in out

@@ -147,7 +147,7 @@ def test_the_blocks_of_ranks_become_one():
 
 # ---- late ranks
 
-LATE = LateRank(3, "backward", 0.71, 0.012, 0.09, 0.0)
+LATE = LateRank(3, "backward", 0.71, 0.012, 0.09)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,8 @@ LATE = LateRank(3, "backward", 0.71, 0.012, 0.09, 0.0)
         ({}, "by 12 ms"),
         ({"late_s": 0.00123}, "by 1.23 ms"),
         ({"late_s": 1.5}, "by 1500 ms"),
-        ({"uncertainty_s": 2.5e-4}, "by 12 ms (clocks agree within 0.25 ms)"),
     ],
-    ids=["ms", "less", "more", "uncertain"],
+    ids=["ms", "less", "more"],
 )
 def test_a_late_rank_is_named_in_a_sentence(changes, words):
     start = f"rank 3 is late in 71 % of the steps, in `backward`, {words}; "

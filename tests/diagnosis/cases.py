@@ -84,7 +84,7 @@ SPANS = {
     "forward": RankSpan(0.01, 0.02, 0.03, 1),
     "exchange": RankSpan(0.04, 0.05, 0.06, 0),
 }
-LATE = LateRank(1, "forward", 0.98, 0.02, 0.4, 0.0)
+LATE = LateRank(1, "forward", 0.98, 0.02, 0.4)
 SLOW_RECORDS = {
     "records": [{"name": "a/huge.jpg", "mean_s": 0.5, "num_reads": 2, "size_bytes": 9_000_000}],
     "num_slow": 2,

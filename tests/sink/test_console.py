@@ -66,7 +66,7 @@ def test_where_a_device_works_beside_the_host_its_idle_time_is_what_counts(drawn
 
 
 def test_a_rank_for_which_the_others_wait_is_named(drawn):
-    ranks = RankReport(4, {}, LateRank(3, "backward", 0.71, 0.012, 0.09, 0.0))
+    ranks = RankReport(4, {}, LateRank(3, "backward", 0.71, 0.012, 0.09))
     assert "rank 3 late 12 ms (backward)" in drawn(replace(TRAIN, ranks=ranks), width=120)
     assert "rank" not in drawn(replace(TRAIN, ranks=RankReport(4)))
 

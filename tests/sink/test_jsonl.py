@@ -43,7 +43,7 @@ def test_a_report_is_a_line_with_all_its_numbers(tmp_path):
 
 
 def test_what_all_ranks_measured_stands_in_the_line(tmp_path):
-    late = LateRank(3, "backward", 0.71, 0.012, 0.09, 1e-4)
+    late = LateRank(3, "backward", 0.71, 0.012, 0.09)
     ranks = RankReport(4, {"wait": RankSpan(0.1, 0.2, 0.3, 2)}, late)
     write(tmp_path, report(3, ranks=ranks), report(4, ranks=RankReport(2)))
     first, second = (line["ranks"] for line in lines(tmp_path))

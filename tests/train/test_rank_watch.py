@@ -10,36 +10,23 @@ from hypothesis import strategies as st
 from framework.contracts.span import ALL_SPANS, SPANS
 from framework.measure.clock import HostClock, RankClock
 from framework.parallel.start_ranks import launch
-from framework.train import rank_watch
-from framework.train.rank_watch import (
-    COMPARED_S,
-    DRIFT,
-    ClockOffsets,
-    HostClocks,
-    RankWatch,
-    StepTimes,
-    clock_offsets,
-    late_rank,
-    late_steps,
-)
+from framework.train.rank_watch import RankWatch, late_rank, late_steps
 from tests.fakes import make_trainer, span
 from tests.parallel.launching import ENVIRONMENT
 
 STEP_S = 0.1
 
 
-def times(delays_s, span="forward", uncertainty_s=0.0, explained=True):
-    """Return times of steps of 0.1 s, in which each rank is late by ``delays_s`` [ranks, steps].
+def times(delays_s, span="forward", explained=True):
+    """Return own work and exchanges of steps of 0.1 s, in which each rank is late by ``delays_s``.
 
-    If ``explained``, the rank spends the delay with own work in ``span``.
+    If ``explained``, the rank spends the delay [ranks, steps] with own work in ``span``.
     """
     delays_s = np.asarray(delays_s, dtype=float)
     own_s = np.full((*delays_s.shape, len(SPANS)), 0.01)
     if explained:
         own_s[:, :, SPANS.index(span)] += delays_s
-    arrived_s = np.arange(delays_s.shape[1]) * STEP_S + delays_s
-    exchange_s = STEP_S - own_s.sum(axis=2)
-    return StepTimes(arrived_s, own_s, exchange_s, np.full(delays_s.shape, uncertainty_s))
+    return own_s, STEP_S - own_s.sum(axis=2)
 
 
 def delayed(num_ranks, rank, late_s=0.03, num_steps=40, share=1.0):
@@ -49,7 +36,7 @@ def delayed(num_ranks, rank, late_s=0.03, num_steps=40, share=1.0):
 
 
 def late_of(delays_s, **options):
-    return late_rank(late_steps(times(delays_s, **options)), len(delays_s))
+    return late_rank(late_steps(*times(delays_s, **options)), len(delays_s))
 
 
 @pytest.mark.parametrize("span", SPANS)
@@ -77,7 +64,6 @@ BY_TURNS[np.arange(40) % 2, np.arange(40)] = 0.03
         pytest.param(np.zeros((3, 40)), {}, id="nobody is late"),
         pytest.param(BY_TURNS, {}, id="ranks are late by turns"),
         pytest.param(delayed(2, 1, 0.05, num_steps=4), {}, id="a few steps prove nothing"),
-        pytest.param(delayed(2, 1), {"uncertainty_s": 0.031}, id="clocks are less certain"),
         # it waited inside an exchange, or was released late by it
         pytest.param(delayed(2, 1), {"explained": False}, id="without more work of its own"),
     ],
@@ -94,73 +80,27 @@ def test_chance_rarely_names_a_rank(seed, num_ranks):
     assert sum(late_of(delays_s) is not None for delays_s in delays) <= 1
 
 
-def rounds(offsets_s, travels_s, waits_s):
-    """Return starts and ends of rounds by clocks that are ahead by ``offsets_s``."""
-    starts_s = np.cumsum(waits_s, axis=1) + np.arange(waits_s.shape[1]) * 10
-    ends_s = starts_s.max(axis=0) + travels_s
-    offsets_s = np.asarray(offsets_s)[:, None]
-    return starts_s + offsets_s, ends_s + offsets_s
-
-
-@given(st.integers(0, 1 << 30), st.integers(2, 6))
-def test_the_offset_of_a_clock_is_within_its_uncertainty(seed, num_ranks):
-    random = np.random.default_rng(seed)
-    offsets_s = np.concatenate([[0.0], random.uniform(-1e3, 1e3, num_ranks - 1)])
-    travels_s = random.exponential(1e-3, (num_ranks, 8))
-    waits_s = random.exponential(1e-3, (num_ranks, 8))
-    known = clock_offsets(*rounds(offsets_s, travels_s, waits_s))
-    assert (np.abs(known.offsets_s - offsets_s) <= known.uncertainty_s + 1e-9).all()
-    assert (known.uncertainty_s[0], known.offsets_s[0]) == (0.0, 0.0)
-
-
-def test_clocks_may_drift_away_from_their_comparison():
-    clocks = HostClocks()
-    clocks._compared_s = 100.0
-    clocks._newest = ClockOffsets(np.array([0.0, 1e-2]), np.array([0.0, 1e-3]))
-    offsets_s, uncertainty_s = clocks.at(np.array([[150.0], [150.01]]))
-    assert offsets_s[:, 0].tolist() == [0.0, 1e-2]
-    assert uncertainty_s[:, 0].tolist() == pytest.approx([0.0, 1e-3 + 50 * DRIFT])
-
-
 class Two:
-    """Two ranks that measure the same; everything the other one tells is more by ``ahead``."""
+    """Two ranks that measure the same."""
 
     rank, world_size = 0, 2
 
-    def __init__(self, ahead=0.0):
-        self.ahead = ahead
-
     def gather(self, values):
-        return [values, values + self.ahead]
-
-    def total(self, values):
-        return 2 * values
+        return [values, values]
 
 
 class Fixed(HostClock):
     """A clock with rows of its own."""
 
-    def __init__(self, rows, time_base=1.0):
+    def __init__(self, rows):
         super().__init__()
-        self.rows, self.time_base = rows, time_base
+        self.rows = rows
 
     def own_work(self):
         return self.rows
 
 
-ROWS = [(float(number), number + 0.5, 0.1, *[0.05] * 6) for number in range(20)]
-
-
-def test_clocks_of_two_hosts_are_compared_at_once_and_then_now_and_then(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(rank_watch, "perf_counter", lambda: now[0])
-    watch = RankWatch(Fixed(ROWS), Two(ahead=5.0))
-    watch.take({"forward": span(0.5)})
-    offsets_s, uncertainty_s = watch._clocks.at(np.array([[1000.0], [1005.0]]))
-    assert (offsets_s.tolist(), uncertainty_s.tolist()) == ([[0.0], [5.0]], [[0.0], [0.0]])
-    assert not watch._clocks.are_due()
-    now[0] += COMPARED_S + 1
-    assert watch._clocks.are_due()
+ROWS = [(float(number), 0.1, *[0.05] * 6) for number in range(20)]
 
 
 def test_ranks_that_are_alike_have_the_same_spans_and_are_not_late():
