@@ -16,7 +16,7 @@ from framework.system.run_dir import read_object
 from tests.commands.report.runs import MACHINE, make_run
 from tests.saved_runs import change
 
-LATE = LateRank(1, "forward", 0.98, 0.0309, 0.56, 0.0)
+LATE = LateRank(1, "forward", 0.98, 0.0309, 0.56)
 RANKS = RankReport(2, {"forward": RankSpan(0.001, 0.002, 0.033, 1)}, LATE)
 
 
