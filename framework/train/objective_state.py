@@ -1,11 +1,10 @@
 """What an objective of the user's owns: weights that are trained with the model's, and state."""
 
 import copy
-import random
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import MethodType
 from typing import Any, Protocol, final, runtime_checkable
@@ -20,13 +19,9 @@ from framework.errors import ConfigError, say
 from framework.train.parameter_groups import GROUP
 from framework.train.plain_state import check_like, is_plain, of_all_ranks
 
-CPU = torch.device("cpu")
-Values = dict[Any, tuple[Any, Any]]  # values by name, each with a copy of its content
 OURS = __name__.partition(".")[0]
 # Packages whose objects are not looked into: their attributes are not the user's.
 LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", OURS} - {"types", "argparse"}
-GENERATORS = (torch.Generator, random.Random, np.random.Generator)
-FILLED = (Tensor, np.ndarray, dict, list, deque, *GENERATORS)  # their content is restored in place
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
@@ -34,9 +29,9 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 class ObjectiveState:
     """Weights and state of an objective, or of the losses inside ``objective=loss``.
 
-    State is that of its modules and of what else has ``state_dict``, and all other values that have
-    changed. Ranks average the gradients, and take the buffers of modules from rank 0. Each rank
-    keeps its own plain values.
+    State is that of its modules and of what else has ``state_dict``, and the plain values among the
+    attributes of other objects that have changed. Ranks average the gradients, and take the buffers
+    of modules from rank 0. Each rank keeps its own plain values.
 
     Args:
         objective: As it was built, before it saw a record.
@@ -118,9 +113,8 @@ class ObjectiveState:
         What only the first call sets is no state, such as the number of classes. ConfigError C392.
         """
         now = OwnedObjects(self._objective, self._others)
-        for where, values in now.values.items():
-            for name in _changed(before.values.get(where, {}), values):
-                raise _refused(f"changes {where}.{name}", refusal)
+        for name in _changed(before.values, now.values):
+            raise _refused(f"changes {name}", refusal)
 
     def _made(self, now: "OwnedObjects") -> list[str]:
         """Return the names of weights and keepers of state that were not there at the start."""
@@ -200,8 +194,7 @@ class ObjectiveState:
         }
         keepers = {name: keeper.state_dict() for name, keeper in self._start.keepers.items()}
         keepers = {name: own for name, own in keepers.items() if self._is_kept(name, own)}
-        changed = {where: self._changed_values(where, now) for where in now.owners}
-        values = {name: own for name, own in changed.items() if own}
+        values = {name: now.values[name] for name in _changed(self._start.values, now.values)}
         of_ranks = of_all_ranks({"keepers": keepers, "values": values}, self._parallel)
         tensors = {name: own.detach() for name, own in self._start.tensors.items()}
         if not modules and not tensors and not any(any(rank.values()) for rank in of_ranks):
@@ -213,28 +206,9 @@ class ObjectiveState:
             self._warn(f"{name}.state_dict() has more than tensors and plain values")
         return is_plain(state)
 
-    def _changed_values(self, where: str, now: "OwnedObjects") -> dict[Any, Any]:
-        """Return the changed values that can be restored, with a warning of others."""
-        if where in now.saved_by_keepers:
-            return {}
-        kept: dict[Any, Any] = {}
-        owner, start = now.owners[where], self._start.values.get(where)
-        for name in _changed(start or {}, now.values[where]):
-            value, plain = now.values[where][name]
-            can_put = start is not None and not isinstance(owner, tuple | set)
-            if start is not None and name in start and type(start[name][0]) is type(value):
-                can_put |= isinstance(value, FILLED)
-            else:
-                can_put &= is_plain(value) and not isinstance(owner, list)
-            if can_put:
-                kept[name] = plain
-            else:
-                self._warn(f"{where}.{name} is {type(value).__name__}")
-        return kept
-
     def _warn(self, what: str) -> None:
         if not self._warned:
-            fix = "make it in __init__, of tensors, plain values or what has state_dict"
+            fix = "make it in __init__, and keep plain values there"
             self._say(f"warning: {what}: a resumed run begins with it anew; {fix}")
         self._warned = True
 
@@ -258,21 +232,41 @@ class ObjectiveState:
             check_like(own, self._start.tensors[name], name)
             self._start.tensors[name].copy_(own)
         now = OwnedObjects(self._objective, self._others)
-        for where, values in of_rank["values"].items():
-            for name, plain in values.items():
-                old = now.values[where].get(name, (None, None))[0]
-                value = with_content(old, copy.deepcopy(plain), self._parallel.device)
-                if value is not old and isinstance(now.owners[where], dict | list):
-                    now.owners[where][name] = value
-                elif value is not old:
-                    setattr(now.owners[where], name, value)
+        for name, value in of_rank["values"].items():
+            where, _, attribute = name.rpartition(".")
+            setattr(now.owners[where], attribute, _copied(value, self._parallel.device))
 
 
-def _changed(before: Values, now: Values) -> list[Any]:
+def _copied(value: Any, device: torch.device | None = None) -> Any:
+    """Return a copy of a plain value with its tensors on the device. TypeError for weights."""
+    if isinstance(value, Tensor):
+        if value.is_leaf and value.requires_grad:
+            raise TypeError("a weight")
+        return value.detach().clone().to(device)
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(part, device) for part in value)
+    if isinstance(value, dict):
+        return {name: _copied(part, device) for name, part in value.items()}
+    return value
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the names of the values that are new or changed."""
-    names = (name for name in now if name not in before)
-    both = ((name, before[name][1], now[name][1]) for name in now if name in before)
-    return [*names, *(name for name, old, new in both if not _is_same(old, new))]
+    return [name for name in now if name not in before or not _is_same(before[name], now[name])]
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Return whether two plain values are the same, also if they are NaN."""
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, Tensor):
+        is_alike = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+        return is_alike and torch.equal(old, new)
+    if isinstance(old, dict):
+        return list(old) == list(new) and all(_is_same(old[name], new[name]) for name in old)
+    if isinstance(old, list | tuple):
+        return len(old) == len(new) and all(map(_is_same, old, new))
+    return old == new or (old != old and new != new)  # noqa: PLR0124
 
 
 def _refused(what: str, refusal: str) -> ConfigError:
@@ -293,8 +287,8 @@ class Keeps(Protocol):
 class OwnedObjects:
     """What an objective of the user's holds, and the losses inside one of ours, by dotted names.
 
-    Objects, containers, bound methods and ``functools.partial`` are looked into. ``others`` are the
-    ids of objects that are not the objective's, such as the model's modules.
+    Attributes of objects, containers, bound methods and ``functools.partial`` are looked into.
+    ``others`` are the ids of objects that are not the objective's, such as the model's modules.
 
     Attributes:
         modules: The outermost modules, except torch's losses.
@@ -302,9 +296,8 @@ class OwnedObjects:
             optimizer among these objects has.
         tensors: Those of ``weights`` that are of no module, by name.
         keepers: Other objects with ``state_dict`` and ``load_state_dict``.
-        owners: The objects that were looked into.
-        values: Numbers, texts, tensors, arrays, generators, and containers of them, of each owner.
-        saved_by_keepers: The names of owners that are keepers or lie inside one.
+        owners: The objects whose attributes were looked into.
+        values: Copies of the plain values among the attributes that no keeper saves.
         has_optimizer: Whether there is an optimizer among these objects.
     """
 
@@ -312,8 +305,7 @@ class OwnedObjects:
         self.modules: dict[str, nn.Module] = {}
         self.keepers: dict[str, Keeps] = {}
         self.owners: dict[str, Any] = {}
-        self.values: dict[str, Values] = {}
-        self.saved_by_keepers: set[str] = set()
+        self.values: dict[str, Any] = {}
         self.has_optimizer = False
         self._inside: set[int] = set()  # the ids of modules inside of others
         self._trained = set(others)  # the ids of tensors that are trained elsewhere
@@ -323,29 +315,23 @@ class OwnedObjects:
         todo: list[tuple[str, Any, bool]] = [(GROUP, objective, False)]
         while todo:
             where, owner, is_saved = todo.pop()
-            if id(owner) in seen or isinstance(owner, type):
+            if isinstance(owner, Tensor) and owner.is_leaf and owner.requires_grad:
+                alone.setdefault(owner, where)
+            if id(owner) in seen or isinstance(owner, type | Tensor):
                 continue
             if type(owner).__module__ == nn.modules.loss.__name__:  # whose buffers never change
                 continue
             seen.add(id(owner))
             is_saved |= self._add(where, owner)
             parts = _parts(owner)
-            if parts is None:
-                continue
-            self.owners[where] = owner
-            self.values[where] = {}
-            if is_saved:
-                self.saved_by_keepers.add(where)
-            deeper: list[tuple[str, Any, bool]] = []
-            for name, part in parts.items():
-                if isinstance(part, Tensor) and part.is_leaf and part.requires_grad:
-                    alone.setdefault(part, f"{where}.{name}")
-                    continue
-                try:
-                    self.values[where][name] = part, _plain(part)
-                except TypeError:
-                    deeper.append((f"{where}.{name}", part, is_saved))
-            todo += reversed(deeper)
+            if _has_attributes(owner):
+                self.owners[where] = owner
+                for name, part in parts.items():
+                    plain = part.item() if isinstance(part, np.generic) else part
+                    if not is_saved and is_plain(plain):
+                        with suppress(TypeError):
+                            self.values[f"{where}.{name}"] = _copied(plain)
+            todo += [(f"{where}.{name}", part, is_saved) for name, part in reversed(parts.items())]
         self.weights = {
             own: name
             for own, name in {**alone, **self._of_modules}.items()
@@ -376,15 +362,16 @@ class OwnedObjects:
         return True
 
 
-def _is_users(owner: object) -> bool:
+def _has_attributes(owner: object) -> bool:
     """Return whether an object's class is the user's, so that its attributes are looked into."""
-    return type(owner).__module__.partition(".")[0] not in LIBRARIES
+    is_users = type(owner).__module__.partition(".")[0] not in LIBRARIES
+    return is_users and hasattr(owner, "__dict__")
 
 
-def _parts(owner: Any) -> dict[Any, Any] | None:
-    """Return what an object of the user's holds, by name; None if it is not looked into."""
+def _parts(owner: Any) -> dict[Any, Any]:
+    """Return what an object of the user's holds, by name."""
     if isinstance(owner, nn.Module):
-        own = vars(owner) if _is_users(owner) else {}
+        own = vars(owner) if _has_attributes(owner) else {}
         extra = {name: part for name, part in own.items() if name not in _OF_EVERY_MODULE}
         return {**extra, **dict(owner.named_children())}
     if isinstance(owner, Mapping):
@@ -395,120 +382,38 @@ def _parts(owner: Any) -> dict[Any, Any] | None:
         return {"self": owner.__self__}
     if isinstance(owner, partial):
         return {"func": owner.func, "args": owner.args, "keywords": owner.keywords}
-    if _is_users(owner) and hasattr(owner, "__dict__"):
-        return vars(owner)
+    if _has_attributes(owner):
+        return dict(vars(owner))
     if type(owner).__module__.startswith(f"{OURS}.") and hasattr(owner, "losses"):
         return {"losses": owner.losses}
-    return None
-
-
-def _plain(value: Any, is_inside: bool = False) -> Any:
-    """Return a copy of the content of a value, or of one inside it. TypeError for no value."""
-    if is_inside and isinstance(value, (*GENERATORS, np.ndarray, deque, set)):
-        raise TypeError("an object")  # which is looked into
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, np.random.Generator):
-        return _plain(value.bit_generator.state, True)
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, Tensor):
-        if value.is_leaf and value.requires_grad:
-            raise TypeError("a weight")
-        return value.detach().clone()
-    if isinstance(value, list | deque | set):
-        return [_plain(part, True) for part in value]
-    if type(value) is tuple:
-        return tuple(_plain(part, True) for part in value)
-    if isinstance(value, dict) and all(map(is_plain, value)):
-        return {name: _plain(part, True) for name, part in value.items()}
-    if not is_plain(value):
-        raise TypeError(type(value).__name__)
-    return value
-
-
-def with_content(present: Any, plain: Any, device: torch.device) -> Any:
-    """Return ``present`` with the content ``plain``, changed in place if its type allows that."""
-    match present, plain:
-        case torch.Generator(), Tensor():
-            present.set_state(plain.cpu())
-        case random.Random(), tuple():
-            present.setstate(plain)
-        case np.random.Generator(), dict():
-            present.bit_generator.state = plain
-        case np.ndarray(), Tensor() if present.shape == plain.shape:
-            present[...] = plain.numpy()
-        case Tensor(), Tensor() if present.is_leaf and _is_alike(present, plain):
-            present.copy_(plain)
-        case (dict(), dict()) | (set(), set() | list()):
-            present.clear()
-            present.update(plain)
-        case ((list() | deque()), (list() | deque())):
-            present.clear()
-            present.extend(plain)
-        case np.ndarray(), Tensor():
-            return plain.numpy()
-        case _, Tensor():
-            return plain.to(device)
-        case _:
-            return plain
-    return present
-
-
-def _is_same(old: Any, new: Any) -> bool:
-    """Return whether two contents are the same, also if they are NaN."""
-    if isinstance(old, Tensor) or isinstance(new, Tensor):
-        return _is_alike(old, new) and torch.equal(old.cpu(), new.cpu())
-    if type(old) is not type(new):
-        return False
-    if isinstance(old, dict):
-        return list(old) == list(new) and all(_is_same(old[name], new[name]) for name in old)
-    if isinstance(old, list | tuple):
-        return len(old) == len(new) and all(map(_is_same, old, new))
-    return old == new or (old != old and new != new)  # noqa: PLR0124
-
-
-def _is_alike(old: Any, new: Any) -> bool:
-    both = isinstance(old, Tensor) and isinstance(new, Tensor)
-    return both and (old.shape, old.dtype) == (new.shape, new.dtype)
+    return {}
 
 
 @contextmanager
 def untouched(objective: object) -> Generator[None]:
     """Undo afterwards what calls of the objective have changed in it, and drop its gradients."""
     owned = OwnedObjects(objective)
-    undo: list[Callable[[], Any]] = []
-    for owner in owned.owners.values():
-        containers: list[Any] = []
-        if isinstance(owner, nn.Module):
-            own = vars(owner)
-            containers = [own, own["_parameters"], own["_buffers"], own["_modules"]]
-        elif isinstance(owner, dict | list | deque | set):
-            containers = [owner]
-        elif hasattr(owner, "__dict__") and _is_users(owner):
-            containers = [vars(owner)]
-        undo += [partial(with_content, each, copy.copy(each), CPU) for each in containers]
-    for values in owned.values.values():
-        undo += [partial(with_content, present, plain, CPU) for present, plain in values.values()]
     tensors = [*owned.tensors.values()]
     for module in owned.modules.values():
         tensors += [*module.parameters(), *module.buffers()]
-    for tensor in tensors:
-        undo.append(partial(tensor.copy_, tensor.detach().clone()))
-        undo.append(partial(setattr, tensor, "grad", None))
-    for where, keeper in owned.keepers.items():
-        if where not in owned.owners:
-            undo.append(partial(keeper.load_state_dict, copy.deepcopy(keeper.state_dict())))
+    before = [tensor.detach().clone() for tensor in tensors]
+    states = [copy.deepcopy(keeper.state_dict()) for keeper in owned.keepers.values()]
+    attributes = [dict(vars(owner)) for owner in owned.owners.values()]
     try:
         yield
     finally:
+        for owner, own in zip(owned.owners.values(), attributes, strict=True):
+            vars(owner).clear()
+            vars(owner).update(own)
+        for name, value in owned.values.items():
+            where, _, attribute = name.rpartition(".")
+            setattr(owned.owners[where], attribute, value)
+        for keeper, state in zip(owned.keepers.values(), states, strict=True):
+            keeper.load_state_dict(state)
         with torch.no_grad():
-            for action in undo:
-                action()
+            for tensor, own in zip(tensors, before, strict=True):
+                tensor.copy_(own)
+                tensor.grad = None
 
 
 @contextmanager

@@ -1,12 +1,9 @@
 """Objectives that own weights and state, and what a plain loop learns with them."""
 
-import random
 import threading
-from collections import defaultdict, deque
 from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -60,12 +57,7 @@ class Deep:
 
     def __init__(self):
         self.parts = {"heads": [nn.Parameter(torch.eye(3, dtype=torch.float64))]}
-        self.meter = SimpleNamespace(average=1.0)
-        self.counts = defaultdict(float)
-        self.generator = torch.Generator().manual_seed(1)
-        self.draws = (random.Random(1), np.random.default_rng(1))
-        self.queue = deque(maxlen=2)
-        self.array = np.zeros(2)
+        self.meter = SimpleNamespace(average=1.0, seen=[], queue=torch.zeros(2))
         self.last = None
         self.scale = partial(Scale().apply, Centers())
         self.lock = threading.Lock()
@@ -75,11 +67,10 @@ class Deep:
         if model.training:
             loss, extra = self.scale(loss)
             self.meter.average += loss.item()
-            self.counts["steps"] += 1
-            self.queue.append(self.draws[0].random() + self.draws[1].random())
-            self.array += 1
-            self.last = loss + extra * torch.rand((), generator=self.generator)
-            loss = self.last + sum(self.queue) * loss * self.array.sum() * self.counts["steps"]
+            self.meter.seen.append(len(batch["x"]))
+            self.meter.queue = torch.cat([self.meter.queue[1:], loss.detach().view(1)])
+            self.last = loss + extra
+            loss = self.last + self.meter.queue.sum() * loss * len(self.meter.seen)
         return Outcome(loss * self.meter.average, {})
 
     def better(self, new, old):

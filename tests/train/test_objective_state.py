@@ -1,7 +1,5 @@
 """What an objective owns is trained and saved with the model."""
 
-from collections import deque
-
 import pytest
 import torch
 from torch import nn
@@ -110,18 +108,17 @@ def test_a_plain_object_may_say_itself_what_its_state_is():
     assert state["of_ranks"][0]["values"] == {}
 
 
-def test_a_value_that_no_state_holds_is_warned_of_once():
+def test_what_a_state_dict_returns_beside_plain_values_is_warned_of_once():
     said = []
-    objective = ByCenters()
-    objective.kept, objective.constant = None, deque([1])
+    objective = Saving()
     owned = ObjectiveState(objective, ALONE, said.append)
     owned.state_dict()
     assert said == []
-    objective.kept = deque([1])
+    objective.seen = {1, 2}
     owned.state_dict()
     owned.state_dict()
     (warning,) = said
-    assert warning.startswith("warning: objective.kept is deque: a resumed run begins with it anew")
+    assert warning.startswith("warning: objective.state_dict() has more than tensors and plain v")
 
 
 @pytest.mark.parametrize("objective", [ByCenters(), Saving()], ids=["weights", "state"])
