@@ -1,8 +1,8 @@
 """A process that measures settings: ``python -m framework.trials.measure_setting``.
 
-Each line of standard input is a request of a `TrialProcess`, and is answered by a line of JSON.
-Everything else that is printed goes to standard error. With ``parallel=ddp`` the process starts
-ranks, which run the same module with the file of a request as argument, and combines their answers.
+Each line of standard input is a request of a `TrialProcess`, answered by a line of JSON. Whatever
+else is printed goes to standard error. With ``parallel=ddp`` it starts ranks, which run this module
+with the file of a request as argument, and combines their answers.
 """
 
 import hashlib
@@ -79,13 +79,12 @@ def answer_to(request: dict[str, Any]) -> Answer:
             return measure_ranks(request, num_ranks)
         return measure(request, allowed)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        answer: Answer = {"memory": is_memory(error)}
         fault = error if isinstance(error, PacelineError) else user_error(error, allowed)
         if fault is not None:
-            words = [type(fault).__name__, list(fault.args)]
-            return {"error": words, "memory": is_memory(error)}
+            return {**answer, "error": [type(fault).__name__, list(fault.args)]}
         say(traceback.format_exc(), sys.stderr)
-        failed = f"{type(error).__name__}: {words_of(error)}"
-        return {"failed": failed, "memory": is_memory(error)}
+        return {**answer, "failed": f"{type(error).__name__}: {words_of(error)}"}
 
 
 def measure(request: dict[str, Any], allowed: tuple[str, ...]) -> Answer:
@@ -99,15 +98,8 @@ def measure(request: dict[str, Any], allowed: tuple[str, ...]) -> Answer:
         limit_memory(device, request["limit"])
         if what == "facts":
             return read_facts(probe.assembly)
-        parts = {
-            "train": probe.train,
-            "loader": probe.loader,
-            "host": probe.host,
-            "compute": probe.compute,
-            "visit": probe.visit,
-        }
         forget_peak(device)
-        rate = parts[what](request["seconds"], request["burn_in"])
+        rate = getattr(probe, what)(request["seconds"], request["burn_in"])
         figures = {"windows": rate.windows, "spans_s": rate.spans_s, "step_s": rate.step_s}
         return {**figures, **answer, "peak_bytes": peak_bytes(device)}
 

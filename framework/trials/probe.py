@@ -20,7 +20,7 @@ from framework.config.auto import AUTO
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import Batch, taken
 from framework.contracts.data import MicroBatch, MicroBatches
-from framework.contracts.loader import Loader, LoaderStats
+from framework.contracts.loader import LoaderStats
 from framework.data.source import WorkerSource
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
@@ -58,10 +58,11 @@ class Rate:
 
 
 @final
+@dataclass
 class Windows:
     """Counts records in windows of time, after the device has processed them.
 
-    Args:
+    Attributes:
         seconds: The length of all windows together.
         burn_in_s: The time before the first window.
         device: The device to wait for.
@@ -69,8 +70,7 @@ class Windows:
         limit_s: If steps are longer than windows, stop this long after the start with the windows
             that are full, but at least one.
         ahead: Batches that may be ready at the start. The first window starts after twice as many,
-            or after another half of ``seconds``. While workers start, nothing comes, and then
-            everything that they have read ahead comes at once.
+            or after another half of ``seconds``: workers deliver at once what they read meanwhile.
         ready: Returns the batches that are ready now. If they become fewer, the windows consumed
             batches that were prepared before, and these do not count.
         num_starting: Worker processes that have to start, each of which delivers one of the first
@@ -79,36 +79,30 @@ class Windows:
             whole epochs. In a short epoch, the first steps wait and the last only compute.
     """
 
-    def __init__(
-        self,
-        seconds: float,
-        burn_in_s: float,
-        device: torch.device,
-        num_windows: int = NUM_WINDOWS,
-        limit_s: float = math.inf,
-        ahead: int = 0,
-        ready: Callable[[], int] = int,
-        num_starting: int = 0,
-        period: int = 1,
-    ) -> None:
-        self.device = device
-        self.num_windows = num_windows
-        self.period = period
-        self.length_s = seconds / num_windows
+    seconds: float
+    burn_in_s: float
+    device: torch.device
+    num_windows: int = NUM_WINDOWS
+    limit_s: float = math.inf
+    ahead: int = 0
+    ready: Callable[[], int] = int
+    num_starting: int = 0
+    period: int = 1
+
+    def __post_init__(self) -> None:
+        self.length_s = self.seconds / self.num_windows
         self.rates: list[float] = []
         self.busy_cores = 0.0
         self._count = 0
-        self._left = 2 * ahead
+        self._left = 2 * self.ahead
         self._start = time.perf_counter()
-        self._end = self._start + burn_in_s
-        self._latest = self._end + seconds / 2
-        self._limit = self._start + limit_s
-        self._num_starting = num_starting
+        self._end = self._start + self.burn_in_s
+        self._latest = self._end + self.seconds / 2
+        self._limit = self._start + self.limit_s
         self._latest_start = self._start + LONGEST_START_S
         self._warm = False
         self._warm_at = 0.0
         self._cpu_s = 0.0
-        self._ready = ready
         self._num_ready = 0
         self._num_steps = 0
         self._num_records = 0
@@ -119,8 +113,13 @@ class Windows:
         self._num_steps += 1
         self._left -= 1
         now = time.perf_counter()
-        if self._num_starting:
-            self._start_up(now)
+        if self.num_starting:  # put off the burn-in until all have started
+            self.num_starting = 0 if now > self._latest_start else self.num_starting - 1
+            took_s = now - self._start
+            self._start = now
+            self._end += took_s
+            self._latest += took_s
+            self._limit += took_s
             return False
         if now < self._end or (self._left > 0 and not self._warm and now < self._latest):
             return False
@@ -137,27 +136,16 @@ class Windows:
             self._warm = True
             self._warm_at = now
             self._cpu_s = time.process_time()
-            self._num_ready = self._ready()
+            self._num_ready = self.ready()
             self._num_steps = 0
         self._count = 0
         self._start = now
         self._end = now + self.length_s
         return len(self.rates) == self.num_windows or (now > self._limit and bool(self.rates))
 
-    def _start_up(self, now: float) -> None:
-        """Count a batch of a process that has started, and put off the burn-in until all have."""
-        self._num_starting -= 1
-        took_s = now - self._start
-        if now > self._latest_start:
-            self._num_starting = 0
-        self._start = now
-        self._end += took_s
-        self._latest += took_s
-        self._limit += took_s
-
     def rate(self, spans_s: dict[str, float]) -> Rate:
         """Return the rate, once all windows are full."""
-        num_used_up = max(0, self._num_ready - self._ready())
+        num_used_up = max(0, self._num_ready - self.ready())
         used_up = num_used_up * self._num_records / max(1, self._num_steps)
         used_up = min(used_up, self._num_records / 2)  # a few steps might have nothing left
         used_up_per_s = used_up / (self._start - self._warm_at)
@@ -167,15 +155,10 @@ class Windows:
 
 @final
 class Probe:
-    """The parts of a run, ready to be measured.
+    """The parts of a run (plain, resolved values), ready to be measured in ``num_windows`` each.
 
-    Args:
-        config: Plain and resolved values.
-        allowed: The user's packages.
-        num_windows: The number of windows of every measurement.
-        grace_s: How much longer than planned a measurement of slow steps may take.
-        epoch: Where the order starts. Every measurement begins another epoch: the records that were
-            just read are in memory, although the disk may be slow.
+    A measurement of slow steps may take ``grace_s`` longer than planned. Each begins another epoch,
+    from ``epoch`` on: the records just read are in memory, although the disk may be slow.
     """
 
     def __init__(
@@ -215,47 +198,41 @@ class Probe:
         clock = self.assembly.clock
         clock.skip()
         clock.lap()
-        num_batches = 0
-        while True:
-            with closing(self.assembly.train.epoch(self._next_epoch())) as batches:
-                for batch, _, _ in batches:
-                    num_batches += 1
-                    if windows.count(len(batch["index"])):
-                        return windows.rate(_per_step(clock.lap(), num_batches))
+        num_batches = self._pull(self.assembly.train.epoch, windows)
+        return windows.rate(_per_step(clock.lap(), num_batches))
 
     def host(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Take host batches of the source alone: no loader, no copy, no augment."""
         windows = self._windows(seconds, burn_in_s, torch.device("cpu"), self.ahead)
+        self._pull(self.assembly.train_source.batches, windows)
+        return windows.rate({})
+
+    def _pull(self, batches_of: Callable[[int], MicroBatches], windows: Windows) -> int:
+        """Take batches of one epoch after another until all windows are full. Return how many."""
+        num_batches = 0
         while True:
-            with closing(self.assembly.train_source.batches(self._next_epoch())) as batches:
+            with closing(batches_of(self._next_epoch())) as batches:
                 for batch, _, _ in batches:
+                    num_batches += 1
                     if windows.count(len(batch["index"])):
-                        return windows.rate({})
+                        return num_batches
 
     def train(self, seconds: float, burn_in_s: float = 1.0) -> Rate:
         """Take training steps."""
-        return self._steps(self.assembly.train, seconds, burn_in_s)
+        return self._steps(seconds, burn_in_s)
 
     def visit(self, seconds: float, burn_in_s: float) -> Rate:
-        """Take training steps briefly, in one window; a search makes many such visits.
-
-        The first step, which starts workers, does not count. A visit takes at least three steps,
-        and whole epochs if they are short, which may take twice as long.
-        """
-        return self._steps(self.assembly.train, seconds, burn_in_s, is_visit=True)
+        """Take at least three training steps, in one window; the first does not count."""
+        return self._steps(seconds, burn_in_s, is_visit=True)
 
     def compute(
         self, seconds: float, burn_in_s: float = 1.0, num_records: int | None = None
     ) -> Rate:
-        """Take training steps that repeat one batch and never wait.
-
-        ``num_records`` is the size of the batch: the first of its records, which repeat if it has
-        fewer.
-        """
+        """Take training steps that repeat one batch, of ``num_records`` if given, and never wait."""
         batch = self.batch()
         if num_records is not None:
             batch = taken(batch, torch.arange(num_records) % len(batch["index"]))
-        return self._steps(_OneBatch(batch, self.assembly), seconds, burn_in_s)
+        return self._steps(seconds, burn_in_s, batch)
 
     def batch(self) -> Batch:
         """Return the first device batch, which is read once."""
@@ -293,11 +270,11 @@ class Probe:
         return self._epoch - 1
 
     def _steps(
-        self, loader: Loader, seconds: float, burn_in_s: float, is_visit: bool = False
+        self, seconds: float, burn_in_s: float, batch: Batch | None = None, is_visit: bool = False
     ) -> Rate:
-        counted = Counted(loader)
+        counted = Counted(self.assembly, batch)
         device = self.assembly.device
-        ahead = self.ahead if loader is self.assembly.train else 0
+        ahead = self.ahead if batch is None else 0
         windows: Windows | None = None
 
         def is_done() -> bool:
@@ -345,14 +322,15 @@ def _per_step(spans_s: dict[str, float], num_steps: int) -> dict[str, float]:
 
 @final
 class Counted:
-    """A Loader that counts its records."""
+    """The loader of a run, whose records are counted; or one device batch at every step."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    def __init__(self, assembly: Assembly, batch: Batch | None = None) -> None:
+        self._assembly = assembly
+        self._batch = batch
         self._count = 0
-        self.num_steps = loader.num_steps
-        self.identity = loader.identity
-        self.notes = loader.notes
+        self.num_steps = assembly.train.num_steps
+        self.identity = assembly.train.identity
+        self.notes = assembly.train.notes
 
     def take(self) -> int:
         """Return the records since the last call."""
@@ -361,45 +339,27 @@ class Counted:
         return count
 
     def expect(self, epoch: int, start: int, steps: int) -> None:
-        pass
+        pass  # epochs are measured one by one
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with closing(self._loader.epoch(epoch, start)) as micro_batches:
-            for micro in micro_batches:
+        batches = self._assembly.train.epoch(epoch, start)
+        if self._batch is not None:
+            batches = self._repeated(self._batch, start)
+        with closing(batches):
+            for micro in batches:
                 self._count += len(micro.batch["index"])
                 yield micro
 
-    def stats(self) -> LoaderStats:
-        return self._loader.stats()
-
-    def close(self) -> None:
-        self._loader.close()
-
-
-@final
-class _OneBatch:
-    """A Loader that repeats a device batch at every step."""
-
-    def __init__(self, batch: Batch, assembly: Assembly) -> None:
-        self._batch = batch
-        self._clock = assembly.clock
-        self._passes: int = assembly.config["accumulate"]
-        self.num_steps = assembly.train.num_steps
-        self.identity = assembly.train.identity
-        self.notes: tuple[str, ...] = ()
-
-    def expect(self, epoch: int, start: int, steps: int) -> None:
-        pass
-
-    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+    def _repeated(self, batch: Batch, start: int) -> MicroBatches:
+        passes: int = self._assembly.config["accumulate"]
         for _ in range(start, self.num_steps):
-            for number in range(self._passes):
-                self._clock.mark("wait")
-                self._clock.mark("copy")
-                yield MicroBatch(self._batch, 1 / self._passes, number == self._passes - 1)
+            for number in range(passes):
+                self._assembly.clock.mark("wait")
+                self._assembly.clock.mark("copy")
+                yield MicroBatch(batch, 1 / passes, number == passes - 1)
 
     def stats(self) -> LoaderStats:
-        return LoaderStats({}, None, 0)
+        return self._assembly.train.stats()
 
     def close(self) -> None:
-        pass
+        self._assembly.train.close()

@@ -39,48 +39,28 @@ class TrialSetting:
 
 
 class ReadFacts(NamedTuple):
-    """How a setting reads.
+    """How a setting reads."""
 
-    Attributes:
-        num_cores: Cores that it may use.
-        cuda: Whether it trains on a GPU.
-        decodes: Whether reading does more than copy.
-        kinds: The kinds of workers that the source can use: thread, process.
-        num_workers: The workers, after null has been resolved.
-        num_records: The records of an epoch.
-    """
-
-    num_cores: int
-    cuda: bool
-    decodes: bool
-    kinds: tuple[str, ...]
-    num_workers: int
-    num_records: int = 0
+    num_cores: int  # that it may use
+    cuda: bool  # whether it trains on a GPU
+    decodes: bool  # whether reading does more than copy
+    kinds: tuple[str, ...]  # of workers that the source can use: thread, process
+    num_workers: int  # after null has been resolved
+    num_records: int = 0  # of an epoch
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of a measurement, or why there are none.
+    """The figures of a measurement, or why there are none."""
 
-    Attributes:
-        windows: Records per second in each window.
-        spans_s: Seconds per step of each span.
-        step_s: Wall seconds per step, including the first.
-        peak_bytes: Of the memory: of the host's, or of the GPU's on CUDA.
-        yardstick_per_s: How fast the machine itself was; 0 if it was not asked.
-        error: Why the setting does not run; R185 if the reason is unforeseen.
-        lacks_memory: Whether the reason is lack of memory.
-        is_late: Whether the reason is that steps take too long.
-    """
-
-    windows: tuple[float, ...] = ()
-    spans_s: dict[str, float] = field(default_factory=dict)
-    step_s: float = 0.0
-    peak_bytes: int = 0
-    yardstick_per_s: float = 0.0
-    error: PacelineError | None = None
-    lacks_memory: bool = False
-    is_late: bool = False
+    windows: tuple[float, ...] = ()  # records per second in each
+    spans_s: dict[str, float] = field(default_factory=dict)  # seconds per step of each span
+    step_s: float = 0.0  # wall seconds per step, including the first
+    peak_bytes: int = 0  # of the host's memory, or of the GPU's on CUDA
+    yardstick_per_s: float = 0.0  # how fast the machine itself was; 0 if it was not asked
+    error: PacelineError | None = None  # R185 if the reason is unforeseen
+    lacks_memory: bool = False  # whether this is the reason
+    is_late: bool = False  # whether the reason is that steps take too long
 
     @property
     def records_per_s(self) -> float:
@@ -176,20 +156,29 @@ class TrialProcess:
         if failure:
             self._end(0.0)
             return failure
-        line = process.stdout.readline()
-        return json.loads(line) if line else self._lost(process)
+        if line := process.stdout.readline():
+            return json.loads(line)
+        # The kernel and libraries kill a process if memory is used up.
+        code = process.wait()
+        how = f"exit code {code}"
+        if code < 0:
+            how = f"killed by signal {-code} ({signal.Signals(-code).name})"
+        assert self._errors is not None
+        self._errors.seek(0)
+        last = self._errors.read().strip().splitlines()[-1:]
+        how = ", ".join([how, *(" ".join(line.split())[:160] for line in last)])
+        return {"failed": f"the process was lost: {how}", "memory": True}
 
     def _start(self) -> None:
         """Start a process in a session of its own, which Ctrl-C does not reach."""
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # see _end
-        environment = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHER}
         self.process = subprocess.Popen(  # noqa: S603  # our own module
             COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=environment,
+            env={name: value for name, value in os.environ.items() if name not in OF_LAUNCHER},
             start_new_session=True,
         )
 
@@ -207,18 +196,6 @@ class TrialProcess:
                 if time.monotonic() > until:
                     return {"failed": "steps take too long", "late": True}
         return {}
-
-    def _lost(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        """Describe the end of a process. The kernel and libraries kill if memory is used up."""
-        code = process.wait()
-        how = f"exit code {code}"
-        if code < 0:
-            how = f"killed by signal {-code} ({signal.Signals(-code).name})"
-        assert self._errors is not None
-        self._errors.seek(0)
-        last = self._errors.read().strip().splitlines()[-1:]
-        how = ", ".join([how, *(" ".join(line.split())[:160] for line in last)])
-        return {"failed": f"the process was lost: {how}", "memory": True}
 
     def _end(self, grace_s: float) -> None:
         """Wait for the end of the process, then kill its session.
@@ -252,8 +229,8 @@ def _error_of(answer: dict[str, Any], name: str) -> PacelineError:
 def in_turn(num_settings: int, repeats: int, seed: int) -> Iterator[tuple[int, int]]:
     """Yield (repeat, setting) in the order of measuring, which ``seed`` determines.
 
-    Every repeat has every setting, so that a machine that becomes slower is as slow for all. Each
-    repeat has another order, so that no setting always follows the same one.
+    Every repeat has every setting, so that a machine that becomes slower is as slow for all, and
+    another order, so that no setting always follows the same one.
     """
     for repeat in range(repeats):
         for number in np.random.default_rng([seed, repeat]).permutation(num_settings):
@@ -270,9 +247,7 @@ def repeated(
 ) -> Generator[tuple[int, int, Measured]]:
     """Measure settings in turn, each ``repeats`` times, every time in a new process.
 
-    Yields:
-        The repeat, the number of the setting, and its figures. A setting that does not run is not
-        tried again.
+    Yield the repeat, the number of the setting, and its figures. One that fails is not tried again.
     """
     failed: set[int] = set()
     for repeat, number in in_turn(len(settings), repeats, seed):

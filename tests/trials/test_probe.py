@@ -147,8 +147,8 @@ def test_a_batch_of_more_records_repeats_them(config):
     probe = Probe(config, (), num_windows=1)
     sizes = []
     steps = probe._steps
-    probe._steps = lambda loader, *times: (
-        sizes.append(len(loader._batch["index"])) or steps(loader, *times)
+    probe._steps = lambda seconds, burn_in_s, batch: (
+        sizes.append(len(batch["index"])) or steps(seconds, burn_in_s, batch)
     )
     assert probe.compute(0.05, 0.0, num_records=20).records_per_s > 0
     assert sizes == [20]
@@ -190,7 +190,7 @@ def test_records_are_counted_with_short_last_batches():
     store = write_store("a.h5", make_records(10))
     words = [f"data.train={store}", "batch_size=4", "prepare=null", "loader=plain"]
     probe = Probe(composed(words, NOBODY)[0], ())
-    counted = Counted(probe.assembly.train)
+    counted = Counted(probe.assembly)
     counts = [counted.take() for epoch in (3, 4) for _ in counted.epoch(epoch)]
     probe.close()
     assert counts == [4, 4, 2, 4, 4, 2]
