@@ -228,7 +228,7 @@ class Probe:
     def compute(
         self, seconds: float, burn_in_s: float = 1.0, num_records: int | None = None
     ) -> Rate:
-        """Take training steps that repeat one batch, of ``num_records`` if given, and never wait."""
+        """Take training steps that repeat one batch (of ``num_records``) and never wait."""
         batch = self.batch()
         if num_records is not None:
             batch = taken(batch, torch.arange(num_records) % len(batch["index"]))
