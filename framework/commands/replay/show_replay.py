@@ -1,4 +1,4 @@
-"""Show a step that was taken again: ``replay.json``, pictures, a page, and the terminal's lines."""
+"""Show a step that was taken again: ``replay.json``, pictures, and the terminal's lines."""
 
 import math
 import re
@@ -12,16 +12,13 @@ from torch import Tensor
 from framework.cli.tables import plural, print_table
 from framework.commands.replay.watched_steps import WatchedPass
 from framework.contracts.batch import tensors
-from framework.errors import ResourceError, printable, say
-from framework.media.decode import data_uri
+from framework.errors import say
 from framework.sink.report_values import write_grid_picture
-from framework.system.durable import write_json, write_text
-from framework.system.extras import needed
+from framework.system.durable import write_json
 from framework.system.run_dir import redacted
 
-TEMPLATE = Path(__file__).parent / "templates" / "replay.html"
 RESULT = "replay.json"
-MOST_PICTURES = 64  # records in the picture and on the page
+MOST_PICTURES = 64  # records in the picture
 MOST_ROWS = 20  # of a table on the terminal
 Summary = Mapping[str, Any]
 
@@ -38,12 +35,6 @@ def show_replay(summary: dict[str, Any], passes: Sequence[WatchedPass], run_dir:
         ending = re.sub(r"[^\w.-]", "_", f"-{name}") if len(files) > 1 else ""
         files.append(f"batch{ending}.png")
         write_grid_picture(folder / files[-1], images)
-    try:
-        needed("jinja2", "report")
-        write_text(folder / "replay.html", redacted(_page(summary, pictures)))
-        files.append("replay.html")
-    except ResourceError:
-        pass  # the page needs an extra that is not installed
     write_json(folder / RESULT, redacted(summary))
     print_replay(summary)
     say(f"written: {folder} ({', '.join(files)})")
@@ -81,31 +72,6 @@ def as_pixels(images: Tensor) -> Tensor:
     return (255 * shares.nan_to_num(0.0)).round().to(torch.uint8)
 
 
-def _page(summary: Summary, pictures: Mapping[str, Tensor]) -> str:
-    from framework.cli.pages import rendered  # noqa: PLC0415  # needs jinja2
-
-    records: list[dict[str, Any]] = []
-    for place, record in enumerate(summary["records"]):
-        sources = [
-            (name, data_uri(images[place].numpy()))
-            for name, images in pictures.items()
-            if place < len(images)
-        ]
-        facts = [
-            (name, printable(str(value))) for name, value in record.items() if value is not None
-        ]
-        records.append({"pictures": sources, "facts": facts})
-    return rendered(
-        TEMPLATE,
-        run=printable(summary["run"]),
-        step=summary["step"],
-        means=_means(summary),
-        records=records,
-        columns=_columns(summary),
-        rows=gradient_rows(summary, most=None),
-    )
-
-
 def print_replay(summary: Summary) -> None:
     """Print the step, its records, and the gradients beside its neighbors'."""
     skipped = "" if summary["updated"] else ", and the step was skipped"
@@ -137,7 +103,7 @@ def print_replay(summary: Summary) -> None:
         rows.append([str(own["index"]), own["key"], str(own["class"] or ""), loss])
     print_table("", ["record", "key", "class"], ["loss"], rows)
     say("norms of the gradients, before clipping")
-    print_table("", ["layer"], _columns(summary), gradient_rows(summary, MOST_ROWS))
+    print_table("", ["layer"], _columns(summary), gradient_rows(summary))
 
 
 def _means(summary: Summary) -> str:
@@ -149,7 +115,7 @@ def _columns(summary: Summary) -> list[str]:
     return [f"step {step}" for step in sorted(steps)]
 
 
-def gradient_rows(summary: Summary, most: int | None) -> list[list[str]]:
+def gradient_rows(summary: Summary, most: int = MOST_ROWS) -> list[list[str]]:
     """Return a row per layer, with a norm for each column, after one for the loss and the total.
 
     If there are more than ``most`` layers, those whose norm grew most against the neighbors' stay.

@@ -75,23 +75,14 @@ class StepSearch(NamedTuple):
 
 
 class RunHistory(NamedTuple):
-    """The steps of a run.
-
-    Attributes:
-        run_dir: The directory of the run.
-        facts: What ``run.json`` holds.
-        states: The file of each saved state by its step.
-        reports: The reports of training in their order.
-        last_step: The last step that the run is known to have taken.
-        diverged: Whether a loss, a weight or gradients that were not finite ended the run.
-    """
+    """The steps of a run."""
 
     run_dir: Path
-    facts: Mapping[str, Any]
-    states: Mapping[int, Path]
-    reports: Sequence[LoggedReport]
-    last_step: int
-    diverged: bool
+    facts: Mapping[str, Any]  # what ``run.json`` holds
+    states: Mapping[int, Path]  # the file of each saved state by its step
+    reports: Sequence[LoggedReport]  # of training, in their order
+    last_step: int  # the last step that the run is known to have taken
+    diverged: bool  # whether a loss, a weight or gradients that were not finite ended the run
 
     @property
     def starts(self) -> list[int]:
@@ -101,8 +92,7 @@ class RunHistory(NamedTuple):
     def config_of(self, step: int) -> Config:
         """Return the configuration with which a step was taken, with all ranks on this host."""
         starts = [part for part in self.facts.get("starts", []) if part["step"] < step]
-        name = starts[-1]["config"] if starts else None
-        config = read_config(self.run_dir, name).config
+        config = read_config(self.run_dir, starts[-1]["config"] if starts else None).config
         parallel = config["parallel"]
         if "num_processes" in parallel:
             ranks = parallel["num_processes"] * parallel["num_nodes"]
@@ -120,14 +110,13 @@ def read_history(run_dir: Path) -> RunHistory:
     last = 0
     with suppress(OSError):
         for line in lines_of(run_dir / REPORTS):
-            if line.get("split") != "train" or line["step"] <= last:
-                continue
-            keys = list(line)  # those between the split and the learning rate are means
-            names = keys[keys.index("split") + 1 : keys.index("lr")]
-            means = {name: number(line[name]) for name in names}
-            known = {name: mean for name, mean in means.items() if mean is not None}
-            reports.append(LoggedReport(last + 1, line["step"], known, line.get("skipped", 0)))
-            last = line["step"]
+            if line.get("split") == "train" and line["step"] > last:
+                keys = list(line)  # those between the split and the learning rate are means
+                names = keys[keys.index("split") + 1 : keys.index("lr")]
+                values = {name: number(line[name]) for name in names}
+                means = {name: value for name, value in values.items() if value is not None}
+                reports.append(LoggedReport(last + 1, line["step"], means, line.get("skipped", 0)))
+                last = line["step"]
     states = saved_steps(run_dir)
     ended = read_object(run_dir / ENDED)
     counts = (ended.get("step"), read_object(run_dir / SUMMARY).get("steps"))
@@ -149,8 +138,17 @@ def choose_step(text: str, history: RunHistory) -> StepSearch:
             what = f"the run has taken {history.last_step} steps"
             raise ConfigError(341, where, what, "give one of them")
         return StepSearch(int(text), int(text))
-    if text == "nan":
-        return _first_bad(history, where)
+    if text == "nan":  # the first report that skipped a step, or the steps after the last report
+        skipped = reported = 0
+        for report in reports:
+            if report.skipped > skipped:
+                return StepSearch(report.first, report.last)
+            skipped, reported = report.skipped, report.last
+        if not history.diverged:
+            what = "every reported step of the run was finite"
+            raise ConfigError(343, where, what, "give the number of a step, or max:loss")
+        # A run that skipped too many steps ends before it counts the last one.
+        return StepSearch(reported + 1, max(history.last_step, reported) + 1)
     match = re.fullmatch("(max|min):(.+)", text)
     if match is None:
         fix = "give a number, max:METRIC, min:METRIC or nan"
@@ -167,23 +165,11 @@ def choose_step(text: str, history: RunHistory) -> StepSearch:
     return search._replace(first=worst.first, last=worst.last)
 
 
-def _first_bad(history: RunHistory, where: str) -> StepSearch:
-    """Return the first report that skipped a step, or the steps after the last report."""
-    skipped = reported = 0
-    for report in history.reports:
-        if report.skipped > skipped:
-            return StepSearch(report.first, report.last)
-        skipped, reported = report.skipped, report.last
-    if not history.diverged:
-        what = "every reported step of the run was finite"
-        raise ConfigError(343, where, what, "give the number of a step, or max:loss")
-    # A run that skipped too many steps ends before it counts the last one.
-    return StepSearch(reported + 1, max(history.last_step, reported) + 1)
-
-
 @final
 class RunAgain:
-    """A run one of whose steps can be taken again. All ranks call the same methods.
+    """A run one of whose steps can be taken again; a Sink that compares reports on the way.
+
+    All ranks call the same methods.
 
     Args:
         run_dir: The directory of the run.
@@ -231,11 +217,23 @@ class RunAgain:
         """
         torch.set_num_threads(threads_per_rank())
         start, search = time.perf_counter(), self.search
-        step = search.first if search.first == search.last else self._find()
+        step = search.first
+        if search.last > search.first:
+            facts = list(self._walk(search.first, search.last, None)[0].facts.values())
+            bad = [own for own in facts if not own.finite]
+            if search.metric:
+                step = max(facts, key=lambda own: search.badness(own.means)).step
+            elif bad:
+                step = bad[0].step
+            else:
+                what = f"steps {search.first} to {search.last} are all finite here"
+                raise ConfigError(343, self._where, what, ELSEWHERE)
         watch, records = self._walk(max(step - 1, 1), step + 1, step)
         if watch.failure:
             self._note(f"note: the losses of single records are not known ({watch.failure})")
-        records.sort(key=_badness, reverse=True)
+        losses = [record["loss"] for record in records]
+        order = [math.inf if loss is None or math.isnan(loss) else loss for loss in losses]
+        places = sorted(range(len(records)), key=order.__getitem__, reverse=True)
         state = self.history.states.get(self._begin)
         summary = {
             "run": str(self.history.run_dir.resolve()),
@@ -247,22 +245,10 @@ class RunAgain:
             "ended": self._ended,
             "repeated_reports": sorted(self._repeated),
             "differing_reports": sorted(self._differing),
-            "records": records,
+            "records": [{**records[place], "place": place} for place in places],
             "wall_s": time.perf_counter() - start,
         }
         return summary, watch.passes
-
-    def _find(self) -> int:
-        search = self.search
-        watch, _ = self._walk(search.first, search.last, None)
-        facts = list(watch.facts.values())
-        if search.metric:
-            return max(facts, key=lambda own: search.badness(own.means)).step
-        bad = next((own.step for own in facts if not own.finite), None)
-        if bad is None:
-            what = f"steps {search.first} to {search.last} are all finite here"
-            raise ConfigError(343, self._where, what, ELSEWHERE)
-        return bad
 
     def _walk(
         self, first: int, last: int, target: int | None
@@ -302,7 +288,7 @@ class RunAgain:
     def _train(self, trainer: Trainer, watch: StepWatch) -> None:
         """Take steps until the last one, or until the error that ended the run."""
         try:
-            trainer.fit([_ComparingSink(self._compare)])
+            trainer.fit([self])
         except LastStepTaken:
             pass
         except (NumericError, DistributedError) as error:
@@ -344,25 +330,15 @@ class RunAgain:
             raise DataError(340, where, what, fix)
         return assembly
 
-    def _compare(self, report: Report) -> None:
-        """Compare a report with that of the run."""
+    # A sink that compares the reports with those of the run
+
+    def write(self, report: Report) -> None:
         logged = self._logged.get(report.step)
         if report.split == "train" and logged is not None:
             pairs = [(logged.get(name), mean) for name, mean in report.means.items()]
             # NaN is not equal to itself
             is_same = all(own == new or str(own) == str(new) for own, new in pairs)
             (self._repeated if is_same else self._differing).add(report.step)
-
-
-@final
-class _ComparingSink:
-    """A sink that hands reports on."""
-
-    def __init__(self, compare: Callable[[Report], None]) -> None:
-        self._compare = compare
-
-    def write(self, report: Report) -> None:
-        self._compare(report)
 
     def flush(self) -> None:
         pass
@@ -374,7 +350,7 @@ class _ComparingSink:
 def _records(
     assembly: Assembly, objective: Objective, passes: Sequence[WatchedPass]
 ) -> list[dict[str, Any]]:
-    """Return index, key, class, loss and place of every record, in the order of the passes."""
+    """Return index, key, class and loss of every record, in the order of the passes."""
     source = assembly.train_source
     rows: list[dict[str, Any]] = []
     for done in passes:
@@ -385,13 +361,5 @@ def _records(
             names = [class_name(source.manifest.classes, label) for label in target.tolist()]
         losses = [None] * len(indices) if done.losses is None else done.losses.tolist()
         for index, name, loss in zip(indices, names, losses, strict=True):
-            row = {"index": index, "key": source.key(index), "class": name, "loss": loss}
-            rows.append({**row, "place": len(rows)})
+            rows.append({"index": index, "key": source.key(index), "class": name, "loss": loss})
     return rows
-
-
-def _badness(record: Mapping[str, Any]) -> float:
-    loss = record["loss"]
-    if loss is None:
-        return 0.0
-    return math.inf if math.isnan(loss) else loss

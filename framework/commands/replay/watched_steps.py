@@ -34,8 +34,7 @@ class StepFacts:
     """What a step came to.
 
     Attributes:
-        step: Its number, counted from 1.
-        epoch: Its epoch, counted from 1.
+        step: Its number, counted from 1, as is the epoch.
         learning_rate: Of the first parameter group.
         means: The loss and the metrics of its records.
         gradients: The norm of the gradients of each layer, before they are clipped; {} in a search.
@@ -54,17 +53,11 @@ class StepFacts:
 
 @dataclass
 class WatchedPass:
-    """A forward pass of the step that is looked at closely.
+    """A forward pass of the step that is looked at closely."""
 
-    Attributes:
-        batch: The records as the model got them.
-        outputs: What the model returned, call by call.
-        losses: The loss of each record, float64 [B]; None if the objective needs whole batches.
-    """
-
-    batch: Batch
-    outputs: list[Any] = field(default_factory=list[Any])
-    losses: Tensor | None = None
+    batch: Batch  # the records as the model got them
+    outputs: list[Any] = field(default_factory=list[Any])  # of the model, call by call
+    losses: Tensor | None = None  # of each record, float64 [B]; None if only batches have one
 
 
 @final
@@ -76,20 +69,24 @@ class StepWatch:
         last: The last one.
         target: The step whose passes are kept; None: no step, and no gradients.
         tell: Called after every step with its number.
+
+    Attributes:
+        parts: The Trainer's parts, unwatched.
+        failure: Why losses of records are not known.
     """
 
-    parts: Parts  # the Trainer's, unwatched
+    parts: Parts
 
     def __init__(
         self, first: int, last: int, target: int | None, tell: Callable[[int], None]
     ) -> None:
-        self.first = first
-        self.last = last
-        self.target = target
+        self._first = first
+        self._last = last
+        self._target = target
+        self._tell = tell
         self.facts: dict[int, StepFacts] = {}
         self.passes: list[WatchedPass] = []
-        self.failure = ""  # why losses of records are not known
-        self._tell = tell
+        self.failure = ""
         self._step = 0  # steps that were taken
         self._until = last  # the step after it raises LastStepTaken
         self._is_open = False  # whether a step has begun
@@ -106,15 +103,15 @@ class StepWatch:
             train=_WatchedLoader(parts.train, self),
             objective=_WatchedObjective(parts.objective, self),
             precision=_WatchedPrecision(parts.precision, self),
-            stop=self._after_step,
+            stop=self.finish,
             recorder=None,  # inside a graph nothing can be seen
         )
 
     @property
     def present(self) -> StepFacts | None:
-        """The facts of the present step; None if they are not wanted."""
+        """The facts of the present step; None if they are not kept."""
         number = self._step + 1
-        if not self.first <= number <= self.last:
+        if not self._first <= number <= self._last:
             return None
         return self.facts.setdefault(number, StepFacts(number))
 
@@ -135,7 +132,7 @@ class StepWatch:
         if facts is None or not self._is_open:
             return objective(model, batch)
         recorder: OutputRecorder | None = None
-        if facts.step == self.target and self._weight > 0:
+        if facts.step == self._target and self._weight > 0:
             recorder = OutputRecorder(model)
         outcome = objective(recorder or model, batch)
         place = PassPlace(facts.step, batch.get("index"))
@@ -147,35 +144,27 @@ class StepWatch:
 
     def stepped(self, precision: Precision, optimizer: torch.optim.Optimizer) -> None:
         """Note the gradients, before the optimizer uses and may clip them."""
-        facts = self.present
-        if facts is None:
-            return
-        scale = precision.loss_scale
-        facts.learning_rate = float(optimizer.param_groups[0]["lr"])
-        facts.finite = are_finite(gradients(optimizer))
-        if self.target is not None:
-            facts.gradients = gradient_norms(self.parts.parallel.unwrap(self.parts.model), scale)
+        if (facts := self.present) is not None:
+            facts.learning_rate = float(optimizer.param_groups[0]["lr"])
+            facts.finite = are_finite(gradients(optimizer))
+            if self._target is not None:
+                model = self.parts.parallel.unwrap(self.parts.model)
+                facts.gradients = gradient_norms(model, precision.loss_scale)
 
-    def _after_step(self) -> bool:
-        """Finish a step. The Trainer calls it after every one to know whether to stop."""
-        self.finish()
-        self._tell(self._step)
-        return False
+    def finish(self) -> bool:
+        """Complete the facts of the present step, if one has begun.
 
-    def finish(self) -> None:
-        """Complete the facts of the present step. Nothing happens if none has begun."""
+        The Trainer calls it after every step to know whether to stop, which is never.
+        """
         if not self._is_open:
-            return
+            return False
         facts, parts = self.present, self.parts
         if facts is not None:
             facts.means = self._tally.results(parts.parallel.total).means
             facts.finite &= math.isfinite(facts.means["loss"])
-        if facts is not None and facts.step == self.target:
-            with (
-                kept_generators(parts.parallel.device),
-                torch.no_grad(),
-                parts.precision.autocast(),
-            ):
+        if facts is not None and facts.step == self._target:
+            keeps = kept_generators(parts.parallel.device)
+            with keeps, torch.no_grad(), parts.precision.autocast():
                 try:
                     for done in self.passes:
                         done.losses = record_losses(
@@ -185,12 +174,12 @@ class StepWatch:
                     self.failure = f"{type(error).__name__}: {words_of(error)}"
         self._is_open = False
         self._step += 1
+        self._tell(self._step)
+        return False
 
 
 @final
 class _WatchedLoader:
-    """A Loader whose batches are noted."""
-
     def __init__(self, inner: Loader, watch: StepWatch) -> None:
         self._inner = inner
         self._watch = watch
@@ -216,8 +205,6 @@ class _WatchedLoader:
 
 @final
 class _WatchedObjective:
-    """An Objective whose outcomes are noted."""
-
     def __init__(self, inner: Objective, watch: StepWatch) -> None:
         self._inner = inner
         self._watch = watch
@@ -232,8 +219,6 @@ class _WatchedObjective:
 
 @final
 class _WatchedPrecision:
-    """A Precision whose steps are noted."""
-
     def __init__(self, inner: Precision, watch: StepWatch) -> None:
         self._inner = inner
         self._watch = watch
@@ -271,19 +256,18 @@ def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
 def gathered_passes(passes: list[WatchedPass], parallel: Parallel) -> list[WatchedPass]:
     """Return the passes of all ranks in the order of the ranks, on the host.
 
-    All ranks call this together. Outputs, and what is no plain tensor, stay behind. The passes of a
-    single rank are returned as they are.
+    All ranks call this together. Outputs, and what is no plain tensor, stay behind.
     """
     if parallel.world_size == 1:
         return passes
     file = io.BytesIO()
-    batches = [
-        {name: v for name, v in tensors(own.batch).items() if not v.is_nested} for own in passes
+    sent = [
+        ({name: v for name, v in tensors(own.batch).items() if not v.is_nested}, own.losses)
+        for own in passes
     ]
-    torch.save([(batch, own.losses) for batch, own in zip(batches, passes, strict=True)], file)
-    sent = parallel.gather(torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8))
+    torch.save(sent, file)
     whole: list[WatchedPass] = []
-    for part in sent:
+    for part in parallel.gather(torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)):
         theirs = torch.load(io.BytesIO(part.numpy().tobytes()), "cpu", weights_only=True)
         whole += [WatchedPass(batch, losses=losses) for batch, losses in theirs]
     return whole
