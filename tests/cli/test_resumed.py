@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.commands.report.read_runs import read_run
+from framework.commands.report.recorded_runs import read_run
 from framework.train.checkpoint import newest_state, save_state
 from tests.cli.command import is_one_error_line, paceline, write_linear
 from tests.faults import forked

@@ -24,7 +24,7 @@ from framework.system.rng import choose_algorithms
 from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import save_state
 from tests.cli.command import is_one_error_line, paceline
-from tests.commands.runs.run_folders import make_run
+from tests.run_folders import make_run
 
 CONFIG = {"epochs": 1, "resume": {"run": None}}
 

@@ -7,7 +7,6 @@ of a run stands above its bar, so that long names fit on a phone.
 import io
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -23,7 +21,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 from framework.cli.pages import COLORS, INK, MUTED, OF_RUN, PAPER, of_run, of_span, styled
 from framework.cli.tables import rate, seconds, share, time_unit, times
 from framework.commands.report.compare_runs import Look, Relative, looks
-from framework.commands.report.read_runs import WAITING, WORKERS, RecordedRun, is_validation
+from framework.commands.report.recorded_runs import WAITING, WORKERS, RecordedRun, is_validation
 from framework.contracts.span import ALL_SPANS, IDLE
 
 WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
@@ -193,16 +191,7 @@ class _Line(NamedTuple):
     split: str
     look: Look
     drawn: Drawn
-    place: int = 0  # among the lines with exactly the same points
-    num_alike: int = 1  # lines with exactly the same points
-
-
-class _Lines(NamedTuple):
-    lines: list[_Line]
-    labels: list[tuple[str, Look]]
-    most: int  # a line with more points is thinned
-    num_left_out: int  # points that cannot be drawn
-    num_runs: int  # also those without a line
+    dash: Any
 
 
 def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Iterator[Chart]:
@@ -210,27 +199,30 @@ def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -
 
     Tuned workers are drawn if their number changed in any run.
     """
-    known = dict.fromkeys(name for run in runs for _, name in run.curves)
-    metrics = [name for name in ("loss", *known) if name in known]
-    metrics = [name for name in dict.fromkeys(metrics) if name not in (WORKERS, WAITING)]
+    known = dict.fromkeys(["loss", *(name for run in runs for _, name in run.curves)])
+    metrics = [name for name in known if name not in (WORKERS, WAITING)][:MOST_METRICS]
     workers = [run.curves[key].values for run in runs for key in run.curves if key[1] == WORKERS]
-    tuned = (WORKERS, WAITING) if any(np.ptp(values) > 0 for values in workers) else ()
-    for number, metric in enumerate([*metrics[:MOST_METRICS], *tuned]):
+    if any(np.ptp(values) > 0 for values in workers):
+        metrics += [WORKERS, WAITING]
+    for number, metric in enumerate(metrics):
         # The name of a metric is the user's: only harmless letters become part of a file's name.
         file_name = re.sub(r"[^A-Za-z0-9]", "_", metric[:40])
         if file_name != metric:
             file_name += str(number)
         for over in ("steps", "seconds"):
-            chart = _collect(runs, names, metric, over)
-            if chart.lines:
-                figure, tips = _draw(chart, metric, over)
-                title = f"{metric} over {over}"
-                caption = _caption(chart, over)
-                yield _finished(f"{file_name}-over-{over}", title, caption, figure, tips, png)
+            chart = _curve_chart(runs, names, metric, over, f"{file_name}-over-{over}", png)
+            if chart is not None:
+                yield chart
 
 
-def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, over: str) -> _Lines:
-    each, labels = looks(runs, names, len(OF_RUN), len(DASHES))
+def _curve_chart(
+    runs: Sequence[RecordedRun],
+    names: Sequence[str],
+    metric: str,
+    over: str,
+    chart_name: str,
+    png: bool,
+) -> Chart | None:
     curves: list[tuple[int, str, np.ndarray, np.ndarray]] = []
     num_left_out = 0
     for number, run in enumerate(runs):
@@ -241,22 +233,86 @@ def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, ove
                 num_left_out += int(np.count_nonzero(~np.isfinite(y)))
                 if np.any(np.isfinite(x) & np.isfinite(y)):
                     curves.append((number, split, x, y))
-    most = min(MOST, max(LEAST, MOST_POINTS // max(1, len(curves))))
+    if not curves:
+        return None
+    most = min(MOST, max(LEAST, MOST_POINTS // len(curves)))
+    each, labels = looks(runs, names, len(OF_RUN), len(DASHES))
     keys = [(split, x.tobytes(), y.tobytes()) for _, split, x, y in curves]
-    counts = Counter(keys)
-    seen: Counter[tuple[str, bytes, bytes]] = Counter()
-    of_split = _looks_of_splits([split for _, split, _, _ in curves])
-    lines: list[_Line] = []
-    for key, (number, split, x, y) in zip(keys, curves, strict=True):
-        look = each[number] if len(runs) > 1 else of_split[split]
-        line = _Line(names[number], split, look, thinned(x, y, most))
-        if counts[key] <= len(OF_RUN):  # more lines than colors are drawn over each other
-            line = line._replace(place=seen[key], num_alike=counts[key])
-        seen[key] += 1
-        lines.append(line)
+    splits = sorted({split for _, split, _, _ in curves})
+    val = [split for split in splits if is_validation(split)]
+    of_split = {split: Look(1 + n % (len(OF_RUN) - 1)) for n, split in enumerate(val)}
     if len(runs) == 1:
         labels = []
-    return _Lines(lines, labels, most, num_left_out, len(runs))
+    lines: list[_Line] = []
+    for at, (number, split, x, y) in enumerate(curves):
+        look = each[number] if len(runs) > 1 else of_split.get(split, Look(0))
+        dash = DASHES[look.dash]
+        num_alike = keys.count(keys[at])
+        if 1 < num_alike <= len(OF_RUN):  # lines with the same points take turns, a stripe each
+            before = keys[:at].count(keys[at])
+            dash = (before * STRIPE, (STRIPE, STRIPE * (num_alike - 1)))
+        lines.append(_Line(names[number], split, look, thinned(x, y, most), dash))
+
+    handles = [_handle(look) for _, look in labels]
+    texts = [text for text, _ in labels]
+    for split in splits if len(splits) > 1 else ():
+        look = Look(-1) if len(runs) > 1 else of_split.get(split, Look(0))
+        handles.append(_handle(look, split))
+        texts.append(_split_words(split))
+    columns = 2 if max(map(len, texts), default=0) <= 28 else 1
+    legend_height = 15.0 * math.ceil(len(texts) / columns)
+    figure, axes = _panel(inner=196.0, top=8.0, left=56.0, bottom=38.0 + legend_height)
+    axes.tick_params(length=0)
+    unit = _scale_x(axes, lines, over)
+    tips = _draw_lines(axes, lines, unit, "train" if val and len(runs) > 1 else "")
+    _scale_y(axes, lines, metric)
+    if texts:
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
+        sizes: dict[str, Any] = {"handlelength": 2.0, "handleheight": 0.7, "columnspacing": 1.6}
+        _legend(figure, handles, texts, ncols=columns, **place, **sizes)
+
+    words: list[str] = []
+    if len(runs) > 1:
+        words.append(f"{len({line.name for line in lines})} of {len(runs)} runs.")
+    if len(set(keys)) < len(keys):
+        words.append(
+            "A line striped in several colors is that of several runs: "
+            "their values are the same, to the last bit."
+        )
+    if len(runs) > 1 and not labels:
+        words.append("Point at a line for its name.")
+    if num_thinned := sum(line.drawn.low is not None for line in lines):
+        words.append(
+            f"Lines of more than {most} points ({num_thinned} here) are drawn in "
+            f"{num_columns(most)} columns: the mean of a column's points, and a band from "
+            "the least to the greatest; none is left out."
+        )
+    if num_left_out:
+        words.append(f"{num_left_out:,} values are not finite and cannot be drawn.")
+    if over == "seconds":
+        words.append(
+            "Seconds are the sum of the steps' spans: validation and checkpoints are not in them."
+        )
+    caption = " ".join(words)
+    return _finished(chart_name, f"{metric} over {over}", caption, figure, tips, png)
+
+
+def _draw_lines(axes: Axes, lines: Sequence[_Line], unit: float, thin: str) -> dict[str, str]:
+    """Draw lines, those of the split ``thin`` thinner. Return their tooltips by ids."""
+    tips: dict[str, str] = {}
+    for number, line in enumerate(lines):
+        x, y, low, high = line.drawn
+        color = of_run(line.look.color)
+        if low is not None and high is not None:
+            axes.fill_between(x / unit, low, high, color=color, alpha=0.25, linewidth=0)
+        style: dict[str, Any] = {"color": color, "linestyle": line.dash}
+        style["linewidth"] = 1.0 if line.split == thin else 1.9
+        if is_validation(line.split) and len(x) <= MARKED:
+            style |= {"marker": "o", "markersize": 3.4}
+        (artist,) = axes.plot(x / unit, y, **style)
+        artist.set_gid(f"curve-{number}")
+        tips[f"curve-{number}"] = f"{line.name}, {_split_words(line.split)}"
+    return tips
 
 
 def thinned(x: np.ndarray, y: np.ndarray, most: int = MOST) -> Drawn:
@@ -283,55 +339,11 @@ def num_columns(most: int) -> int:
     return max(1, 2 * most // 5)
 
 
-def _looks_of_splits(splits: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each split of one run: training first, then the validation sets."""
-    val = sorted({split for split in splits if is_validation(split)})
-    of_val = {split: Look(1 + number % (len(OF_RUN) - 1)) for number, split in enumerate(val)}
-    return {**dict.fromkeys(splits, Look(0)), **of_val}
-
-
 def _split_words(split: str) -> str:
     """Return what a chart calls a split, as in ``validation`` and ``validation, clean``."""
     kind, _, name = split.partition(".")
     words = SPLITS.get(kind, kind)
     return f"{words}, {name}" if name else words
-
-
-def _draw(chart: _Lines, metric: str, over: str) -> tuple[Figure, dict[str, str]]:
-    """Return the figure, and the tooltip of each line by the id of its group."""
-    splits = sorted({line.split for line in chart.lines})
-    handles = [_handle(look) for _, look in chart.labels]
-    texts = [text for text, _ in chart.labels]
-    if len(splits) > 1:
-        of_split = _looks_of_splits(splits)
-        for split in splits:
-            handles.append(_handle(of_split[split] if chart.num_runs == 1 else Look(-1), split))
-            texts.append(_split_words(split))
-    columns = 2 if max(map(len, texts), default=0) <= 28 else 1
-    legend_height = 15.0 * math.ceil(len(texts) / columns)
-    figure, axes = _panel(inner=196.0, top=8.0, left=56.0, bottom=38.0 + legend_height)
-    axes.tick_params(length=0)
-    unit = _scale_x(axes, chart.lines, over)
-    _draw_bands(axes, chart.lines, unit)
-    thin = "train" if any(map(is_validation, splits)) and chart.num_runs > 1 else ""
-    tips: dict[str, str] = {}
-    for number, line in enumerate(chart.lines):
-        dash = DASHES[line.look.dash]
-        if line.num_alike > 1:  # lines with the same points take turns, a stripe each
-            dash = (line.place * STRIPE, (STRIPE, STRIPE * (line.num_alike - 1)))
-        style: dict[str, Any] = {"color": of_run(line.look.color), "linestyle": dash}
-        style["linewidth"] = 1.0 if line.split == thin else 1.9
-        if is_validation(line.split) and len(line.drawn.x) <= MARKED:
-            style |= {"marker": "o", "markersize": 3.4}
-        (artist,) = axes.plot(line.drawn.x / unit, line.drawn.y, **style)
-        artist.set_gid(f"curve-{number}")
-        tips[f"curve-{number}"] = f"{line.name}, {_split_words(line.split)}"
-    _scale_y(axes, chart.lines, metric)
-    if texts:
-        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
-        sizes: dict[str, Any] = {"handlelength": 2.0, "handleheight": 0.7, "columnspacing": 1.6}
-        _legend(figure, handles, texts, ncols=columns, **place, **sizes)
-    return figure, tips
 
 
 def _handle(look: Look, split: str = "") -> Line2D:
@@ -343,22 +355,6 @@ def _handle(look: Look, split: str = "") -> Line2D:
     if is_validation(split):
         style |= {"marker": "o", "markersize": 3.5}
     return Line2D([], [], **style)
-
-
-def _draw_bands(axes: Axes, lines: Sequence[_Line], unit: float) -> None:
-    """Fill between the least and the greatest of each column of thinned lines."""
-    corners: list[np.ndarray] = []
-    colors: list[str] = []
-    for line in lines:
-        x, _, low, high = line.drawn
-        if low is not None and high is not None:
-            there = np.stack([x / unit, low], axis=1)
-            back = np.stack([x / unit, high], axis=1)[::-1]
-            corners.append(np.concatenate([there, back]))
-            colors.append(of_run(line.look.color))
-    if corners:
-        bands = PolyCollection(corners, facecolors=colors, alpha=0.25, linewidths=0)
-        axes.add_collection(bands, autolim=True)
 
 
 def _scale_x(axes: Axes, lines: Sequence[_Line], over: str) -> float:
@@ -390,33 +386,6 @@ def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     axes.set_ylabel(label)
-
-
-def _caption(chart: _Lines, over: str) -> str:
-    words: list[str] = []
-    if chart.num_runs > 1:
-        words.append(f"{len({line.name for line in chart.lines})} of {chart.num_runs} runs.")
-    if any(line.num_alike > 1 for line in chart.lines):
-        words.append(
-            "A line striped in several colors is that of several runs: "
-            "their values are the same, to the last bit."
-        )
-    if chart.num_runs > 1 and not chart.labels:
-        words.append("Point at a line for its name.")
-    num_thinned = sum(line.drawn.low is not None for line in chart.lines)
-    if num_thinned:
-        words.append(
-            f"Lines of more than {chart.most} points ({num_thinned} here) are drawn in "
-            f"{num_columns(chart.most)} columns: the mean of a column's points, and a band from "
-            "the least to the greatest; none is left out."
-        )
-    if chart.num_left_out:
-        words.append(f"{chart.num_left_out:,} values are not finite and cannot be drawn.")
-    if over == "seconds":
-        words.append(
-            "Seconds are the sum of the steps' spans: validation and checkpoints are not in them."
-        )
-    return " ".join(words)
 
 
 def fitted(text: str, num_letters: int) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from framework.cli.run_choices import UNKNOWN, chosen, varying
-from framework.commands.report.read_runs import RecordedRun
+from framework.cli.run_records import UNKNOWN, chosen, varying
+from framework.commands.report.recorded_runs import RecordedRun
 from framework.measure.statistics import median
 from framework.system.run_dir import shown
 

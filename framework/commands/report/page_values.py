@@ -19,7 +19,7 @@ from framework.commands.report.compare_runs import (
     num_machines,
     without_seed,
 )
-from framework.commands.report.read_runs import RecordedRun, RecordedSpan
+from framework.commands.report.recorded_runs import RecordedRun, RecordedSpan
 from framework.contracts.span import ALL_SPANS, IDLE
 from framework.measure.statistics import NO_CLAIM, claim, median, spread_share
 from framework.system.run_dir import shown

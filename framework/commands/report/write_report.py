@@ -14,7 +14,7 @@ from framework.cli.pages import rendered
 from framework.commands.report.charts import Chart, draw_charts
 from framework.commands.report.compare_runs import Relative, differences, labels, relative
 from framework.commands.report.page_values import cards, machines, remarks, tables, together
-from framework.commands.report.read_runs import RecordedRun, find_runs
+from framework.commands.report.recorded_runs import RecordedRun, find_runs
 from framework.errors import ConfigError
 from framework.system.durable import write_bytes, write_text
 from framework.system.run_dir import shown

@@ -13,13 +13,12 @@ import numpy as np
 
 from framework.cli.options import option, run_options
 from framework.cli.outcome import RunOutcome
-from framework.cli.run_choices import UNKNOWN, chosen, varying
+from framework.cli.run_records import UNKNOWN, RunRecord, chosen, read_record, run_dirs, varying
 from framework.cli.tables import plain, plural, print_table, seconds, size
-from framework.commands.runs.listed_run import ListedRun, read_listed, run_dirs
 from framework.errors import ConfigError, did_you_mean, listed, say
 
 ACTIONS = ("list", "send")
-FACTS = ("name", "status", "code", "started", "steps", "time_s", "disk_bytes")
+FACTS = ("status", "code", "reason", "started", "steps", "time_s", "disk_bytes")
 MOST_CHOICES = 6  # columns of the table
 MOST_METRICS = 3
 
@@ -76,7 +75,7 @@ def _runs(options: RunsOptions, _: Path) -> RunOutcome:
     if not folder.is_dir():
         fix = "give the folder of runs: paceline runs FOLDER"
         raise ConfigError(373, f"folder = {folder}", "no such folder", fix)
-    runs = chosen_runs(map(read_listed, run_dirs(folder)), options.where, options.sort)
+    runs = chosen_runs(map(read_record, run_dirs(folder)), options.where, options.sort)
     if options.json:
         print_json(runs)
     else:
@@ -84,7 +83,7 @@ def _runs(options: RunsOptions, _: Path) -> RunOutcome:
     return RunOutcome(0, "listed")
 
 
-def chosen_runs(runs: Iterable[ListedRun], where: str | None, sort: str | None) -> list[ListedRun]:
+def chosen_runs(runs: Iterable[RunRecord], where: str | None, sort: str | None) -> list[RunRecord]:
     """Return the runs that fulfil ``where``, sorted by the key ``sort``.
 
     The least comes first, or with ``-`` before the key the greatest; unknown values come last.
@@ -109,8 +108,8 @@ def chosen_runs(runs: Iterable[ListedRun], where: str | None, sort: str | None) 
     if values is None:
         what = f"is no value of these runs{did_you_mean(name, run_values.names)}"
         raise ConfigError(374, f"sort = {sort}", what, f"choose from {listed(run_values.names)}")
-    known: list[tuple[Any, ListedRun]] = []
-    unknown: list[ListedRun] = []
+    known: list[tuple[Any, RunRecord]] = []
+    unknown: list[RunRecord] = []
     for value, run in zip(values.tolist(), result, strict=True):
         if value == "" or (isinstance(value, float) and math.isnan(value)):
             unknown.append(run)
@@ -126,7 +125,7 @@ class RunValues:
 
     classes = ()
 
-    def __init__(self, runs: Sequence[ListedRun]) -> None:
+    def __init__(self, runs: Sequence[RunRecord]) -> None:
         self._runs = runs
 
     @property
@@ -134,28 +133,27 @@ class RunValues:
         """Facts, metrics, and the options that were typed; every other option has a name, too."""
         metrics = [name for run in self._runs for name in run.metrics]
         choices = [name for run in self._runs for name in run.choices]
-        return list(dict.fromkeys([*FACTS, *metrics, *choices]))
+        return list(dict.fromkeys(["name", *FACTS, *metrics, *choices]))
 
     def answer(self, name: str) -> np.ndarray | None:
         """Return a number of each run, or a text if any run has one; NaN or "" if unknown."""
-        values = [self._value(run, name) for run in self._runs]
+        values: list[Any] = []
+        for run in self._runs:
+            value = run.metrics.get(name, run.config.get(name))
+            if name in ("name", *FACTS):
+                value = getattr(run, name)
+            elif name not in run.metrics and name not in run.config:
+                choice = chosen(run, name)
+                value = None if choice == UNKNOWN else choice
+            values.append(value)
         if all(value is None for value in values) and name not in self.names:
             return None
         if any(isinstance(value, str | list | dict) for value in values):
             return np.array(["" if value is None else str(value) for value in values])
         return np.array([math.nan if value is None else float(value) for value in values])
 
-    def _value(self, run: ListedRun, name: str) -> Any:
-        if name in FACTS:
-            return getattr(run, name)
-        for known in (run.metrics, run.config):
-            if name in known:
-                return known[name]
-        choice = chosen(run, name)
-        return None if choice == UNKNOWN else choice
 
-
-def print_runs(runs: Sequence[ListedRun], folder: Path) -> None:
+def print_runs(runs: Sequence[RunRecord], folder: Path) -> None:
     """Print a row per run. Of the choices, only those that differ are shown."""
     if not runs:
         say(f"no runs in {folder}")
@@ -163,10 +161,14 @@ def print_runs(runs: Sequence[ListedRun], folder: Path) -> None:
     keys = varying(runs)
     metrics = list(dict.fromkeys(name for run in runs for name in run.metrics))
     shown_keys, shown_metrics = keys[:MOST_CHOICES], metrics[:MOST_METRICS]
-    places = [os.path.relpath(run.path, folder) for run in runs]
-    names = [run.name if p == "." else p for run, p in zip(runs, places, strict=True)]
     rows: list[list[str]] = []
-    for run, name in zip(runs, names, strict=True):
+    reasons: list[str] = []
+    total_bytes = 0
+    for run in runs:
+        place = os.path.relpath(run.path, folder)
+        name = run.name if place == "." else place
+        num_bytes = run.disk_bytes
+        total_bytes += num_bytes
         rows.append(
             [
                 name,
@@ -175,29 +177,28 @@ def print_runs(runs: Sequence[ListedRun], folder: Path) -> None:
                 *(plain(run.metrics.get(metric)) for metric in shown_metrics),
                 plain(run.steps),
                 seconds(run.time_s),
-                size(run.disk_bytes),
+                size(num_bytes),
                 run.started[5:16].replace("T", " "),  # without the year and the seconds
             ]
         )
+        if run.status in ("failed", "damaged", "running") and run.reason:
+            reasons.append(f"{name}: {run.status}: {run.reason}")
     left = ("run", "status", *shown_keys)
     right = (*(f"best {name}" for name in shown_metrics), "steps", "time", "disk")
-    total = size(sum(run.disk_bytes for run in runs))
+    title = f"{plural(len(runs), 'run')}, {size(total_bytes)}"
     whole = ("run", "status", "started")  # names are typed again
-    print_table(f"{plural(len(runs), 'run')}, {total}", left, right, rows, ("started",), whole)
-    hidden = [*keys[MOST_CHOICES:], *metrics[MOST_METRICS:]]
-    if hidden:
+    print_table(title, left, right, rows, ("started",), whole)
+    if hidden := [*keys[MOST_CHOICES:], *metrics[MOST_METRICS:]]:
         say(f"not shown, see json=true: {', '.join(hidden)}")
-    for run, name in zip(runs, names, strict=True):
-        if run.status in ("failed", "damaged", "running") and run.reason:
-            say(f"{name}: {run.status}: {run.reason}")
+    for reason in reasons:
+        say(reason)
 
 
-def print_json(runs: Sequence[ListedRun]) -> None:
+def print_json(runs: Sequence[RunRecord]) -> None:
     """Print all that is known of each run, as a list of objects; NaN and infinity become null."""
-    facts = ("status", "code", "reason", "started", "steps", "time_s", "disk_bytes")
     objects: list[dict[str, Any]] = []
     for run in runs:
-        known = {"path": str(run.path), **{name: getattr(run, name) for name in facts}}
+        known = {"path": str(run.path), **{name: getattr(run, name) for name in FACTS}}
         for name, values in (("best", run.best), ("val", run.val)):
             known[name] = {key: v if math.isfinite(v) else None for key, v in values.items()}
         objects.append({**known, "choices": dict(run.choices), "config": dict(run.config)})

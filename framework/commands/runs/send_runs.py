@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from framework.cli.allowed import names_no_server
+from framework.cli.run_records import LOCK, RunRecord, read_record, running_by
 from framework.cli.tables import plural
-from framework.commands.runs.listed_run import LOCK, ListedRun, read_listed, running_by
 from framework.errors import ConfigError, ResourceError, say
 from framework.sink.mlflow import NAME as MLFLOW
 from framework.sink.mlflow import MLflowTracker
@@ -32,7 +32,7 @@ def send(paths: Sequence[Path]) -> None:
         if owner := running_by(path):
             fix = "it sends its events itself; wait until it ends"
             raise ResourceError(190, str(path), f"{owner} is training there", fix)
-        run = read_listed(path)
+        run = read_record(path)
         with locked(path / LOCK, lambda _: None, needed=False):
             own_files(path)
             names = [name for name in (MLFLOW, WANDB) if is_file(path / "outbox" / f"{name}.jsonl")]
@@ -42,7 +42,7 @@ def send(paths: Sequence[Path]) -> None:
             say(f"{path}: no tracking server was chosen")
 
 
-def _send(run: ListedRun, name: str) -> None:
+def _send(run: RunRecord, name: str) -> None:
     """Send the events of one outbox, and end those of a run that was killed."""
     outbox = Outbox(run.path, name)
     checkpoints = outbox.state.get("checkpoints") is not False

@@ -6,7 +6,7 @@ import pytest
 
 from framework.cli.pages import COLORS
 from framework.commands.report.charts import PNG_DPI, inlined, num_columns, thinned
-from framework.commands.report.read_runs import read_run
+from framework.commands.report.recorded_runs import read_run
 from framework.system.run_dir import read_json
 from tests.commands.report.runs import drawn, line_of, lines_of, make_run, make_sweep
 from tests.saved_runs import change

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.cli.run_choices import chosen, varying
+from framework.cli.run_records import chosen, varying
 from framework.commands.report.compare_runs import (
     ABSENT,
     Look,
@@ -13,7 +13,7 @@ from framework.commands.report.compare_runs import (
     looks,
     relative,
 )
-from framework.commands.report.read_runs import MetricCurve, RecordedRun
+from framework.commands.report.recorded_runs import MetricCurve, RecordedRun
 
 
 def run(name="a", rate=None, status="finished", losses=(), **choices):

@@ -10,7 +10,7 @@ from framework.commands.report.page_values import (
     runs_table,
     slow_table,
 )
-from framework.commands.report.read_runs import RecordedRun, read_run
+from framework.commands.report.recorded_runs import RecordedRun, read_run
 from framework.contracts.span import LateRank, RankReport, RankSpan
 from framework.system.run_dir import read_object
 from tests.commands.report.runs import MACHINE, make_run

@@ -2,15 +2,15 @@ import json
 
 import pytest
 
-from framework.commands.runs.listed_run import read_listed, run_dirs
+from framework.cli.run_records import read_record, run_dirs
 from framework.commands.runs.runs import chosen_runs, print_json, print_runs
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline
-from tests.commands.runs.run_folders import make_run
+from tests.run_folders import make_run
 
 
 def listed_runs(folder):
-    return list(map(read_listed, run_dirs(folder)))
+    return list(map(read_record, run_dirs(folder)))
 
 
 @pytest.fixture

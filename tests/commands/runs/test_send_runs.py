@@ -6,7 +6,7 @@ from framework.commands.runs.send_runs import send
 from framework.errors import ConfigError, ResourceError
 from framework.sink.tracked_sink import Outbox
 from framework.system.durable import locked
-from tests.commands.runs.run_folders import make_run
+from tests.run_folders import make_run
 from tests.sink.tracking_server import TrackingServer
 
 ADDRESS = "http://127.0.0.1:9"  # where nobody answers

@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
-from framework.commands.runs.listed_run import read_listed, run_dirs
+from framework.cli.run_records import read_record, run_dirs
 from framework.system.durable import locked
 from framework.system.run_dir import write_object
-from tests.commands.runs.run_folders import age, make_run
+from tests.run_folders import age, make_run
 
 
 def test_neither_links_nor_leftovers_nor_folders_inside_a_run_are_runs(tmp_path):
@@ -26,7 +26,7 @@ def test_neither_links_nor_leftovers_nor_folders_inside_a_run_are_runs(tmp_path)
 def test_a_run_has_steps_time_metrics_and_choices(tmp_path):
     overrides = ("optim.lr=0.1", "hydra.run.dir=x")
     path = make_run(tmp_path / "run", overrides=overrides, config={"optim": {"lr": 0.1}})
-    run = read_listed(path)
+    run = read_record(path)
     assert (run.steps, run.time_s, run.best) == (8, 2.5, {"accuracy": 0.5})
     assert run.choices == {"optim.lr": "0.1"}
     assert run.config == {"optim.lr": 0.1}
@@ -41,7 +41,7 @@ def test_a_run_without_an_end_has_the_last_reports_of_its_log(tmp_path):
         {"step": 6, "epoch": 1, "split": "train", "loss": 0.25, "lr": 0.1},
     ]
     (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 9')
-    run = read_listed(path)
+    run = read_record(path)
     assert (run.steps, run.best, run.val) == (6, {}, {"loss": 0.5, "noisy.loss": 0.75})
 
 
@@ -50,7 +50,7 @@ def test_hostile_facts_are_shown_without_commands_for_the_terminal(tmp_path):
     facts = {"started": ["\x1b[2J"], "overrides": ["\x1b]0;x\x07=1", 1, {"a": "=\x1b[31m"}]}
     write_object(path / "run.json", facts)
     write_object(path / "summary.json", {"steps": 7, "best": {"\x1b[1m": 1, "a": "b"}})
-    run = read_listed(path)
+    run = read_record(path)
     assert "\x1b" not in f"{run.started}{run.choices}{list(run.best)}"
 
 
@@ -59,14 +59,14 @@ def test_hostile_facts_are_shown_without_commands_for_the_terminal(tmp_path):
     [(0, "finished"), (130, "interrupted"), (75, "interrupted"), (6, "failed"), (1, "failed")],
 )
 def test_the_exit_code_says_how_a_run_ended(tmp_path, code, status):
-    run = read_listed(make_run(tmp_path / "run", code=code))
+    run = read_record(make_run(tmp_path / "run", code=code))
     assert (run.status, run.code) == (status, code)
 
 
 def test_a_run_whose_lock_is_held_is_running(tmp_path):
     path = make_run(tmp_path / "run", code=None)
     with locked(path / "run.lock", lambda owner: None):
-        run = read_listed(path)
+        run = read_record(path)
     assert run.status == "running"
     assert run.reason.startswith(f"process {os.getpid()} on {socket.gethostname()}")
 
@@ -75,7 +75,7 @@ def test_a_run_that_left_its_lock_and_no_end_was_killed(tmp_path):
     path = make_run(tmp_path / "run", code=None)
     owner = f"process 1 on {socket.gethostname()} since 2026-11-25 03:00:00"
     (path / "run.lock").write_text(owner)
-    assert read_listed(path).status == "killed"
+    assert read_record(path).status == "killed"
 
 
 @pytest.mark.parametrize("lock", ["process 1 on elsewhere since 2026-11-25 03:00:00", ""])
@@ -85,7 +85,7 @@ def test_a_run_elsewhere_or_without_locks_counts_while_it_writes(tmp_path, lock,
     if lock:
         (path / "run.lock").write_text(lock)
     age(path, seconds)
-    assert read_listed(path).status == status
+    assert read_record(path).status == status
 
 
 @pytest.mark.parametrize("name", ["run.json", "exit.json", "summary.json"])
@@ -93,5 +93,5 @@ def test_a_run_elsewhere_or_without_locks_counts_while_it_writes(tmp_path, lock,
 def test_a_run_with_a_damaged_file_is_listed_as_such(tmp_path, name, text):
     path = make_run(tmp_path / "run")
     (path / name).write_text(text)
-    run = read_listed(path)
+    run = read_record(path)
     assert (run.status, run.reason) == ("damaged", f"{name} cannot be read")

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,32 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from framework.cli.run_choices import typed_choices
+from framework.cli.run_records import means_of, read_record
 from framework.cli.tables import plain, share
 from framework.contracts.span import ALL_SPANS, IDLE, LateRank, RankReport, RankSpan, waiting_share
 from framework.contracts.waits import slow_words
-from framework.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_PREEMPTED,
-    EXIT_TERMINATED,
-    CheckpointError,
-    DataError,
-    say,
-    words_of,
-)
+from framework.errors import CheckpointError, DataError, say, words_of
 from framework.measure.statistics import median, quartiles, spread_share
 from framework.system.run_dir import (
-    ENDED,
-    FACTS,
     OBJECTS,
     REPORTS,
-    SUMMARY,
     check_entry,
     flat,
     is_file,
     is_run,
     lines_of,
-    newest_config,
     number,
     numbers,
     parsed,
@@ -82,7 +70,8 @@ class RecordedRun:
 
     name: str  # of its directory or file
     place: str  # the path of its directory or file
-    status: str = "finished"  # or interrupted, failed, unfinished; a refused cell is impossible
+    # or running, interrupted, failed, killed, damaged; of a cell: unfinished or impossible
+    status: str = "finished"
     reason: str = ""  # why it did not finish
     kind: str = "run"  # or cell
     what: str = "train"  # or the part of training that a bench measured
@@ -172,11 +161,15 @@ def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
         added: list[RecordedRun] = []
         for place in new:
             try:
-                added += _read(place)
-            except (CheckpointError, DataError) as error:
+                added += [read_run(place)] if place.is_dir() else read_bench(place)
+            except (CheckpointError, *DAMAGE) as error:
+                refusal = error
+                if not isinstance(error, CheckpointError):
+                    what = f"is damaged ({type(error).__name__}: {words_of(error)})"
+                    refusal = DataError(178, str(place), what, "leave it out of the report")
                 if place == path:
-                    raise
-                say(f"note: {place} is left out: {error}", sys.stderr)
+                    raise refusal from error
+                say(f"note: {place} is left out: {refusal}", sys.stderr)
         if not places or (path.is_file() and new and not added):
             fix = "name one, such as a directory below outputs"
             raise DataError(176, str(path), "contains no run, sweep or bench", fix)
@@ -190,15 +183,15 @@ def _places(path: Path) -> Iterator[Path]:
         yield path
         return
     for folder, folders, files in os.walk(path):
-        runs = [name for name in sorted(folders, key=natural) if is_run(Path(folder, name))]
+        runs = [name for name in sorted(folders, key=_natural) if is_run(Path(folder, name))]
         yield from (Path(folder, name) for name in runs)
-        for name in sorted(files, key=natural):
+        for name in sorted(files, key=_natural):
             if name.endswith(".jsonl") and is_bench(Path(folder, name)):
                 yield Path(folder, name)
-        folders[:] = sorted(set(folders) - set(runs), key=natural)
+        folders[:] = sorted(set(folders) - set(runs), key=_natural)
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def _natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts 10 after 9."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
@@ -206,32 +199,20 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 def is_bench(path: Path) -> bool:
     """Return whether ``path`` begins as a bench file does."""
-    try:
-        with open(path, "rb") as file:
-            first = parsed(file.readline(1 << 20))
-    except OSError:
-        return False
+    first: dict[str, Any] = {}
+    with suppress(OSError), open(path, "rb") as file:
+        first = parsed(file.readline(1 << 20))
     return "cell" in first or ("machine" in first and "command" in first)
-
-
-def _read(place: Path) -> list[RecordedRun]:
-    try:
-        return [read_run(place)] if place.is_dir() else read_bench(place)
-    except DAMAGE as error:
-        what = f"is damaged ({type(error).__name__}: {words_of(error)})"
-        raise DataError(178, str(place), what, "leave it out of the report") from error
 
 
 def read_run(path: Path) -> RecordedRun:
     """Read the directory of a run. Missing files leave defaults and a note."""
     check_entry(path)
-    facts = read_object(path / FACTS)
-    summary = read_object(path / SUMMARY)
-    config = flat(read_object(newest_config(path)))
+    record = read_record(path)
+    facts, summary, has_log = record.facts, record.summary, is_file(path / REPORTS)
     metrics = Metrics()
-    if is_file(path / REPORTS):
-        metrics = read_metrics(path / REPORTS, config.get("batch_size", math.nan))
-    status, reason = _status_of_run(read_object(path / ENDED), summary, metrics.last_step)
+    if has_log:
+        metrics = read_metrics(path / REPORTS, record.config.get("batch_size", math.nan))
     known = summary.get("spans", {}).items()
     spans = {name: RecordedSpan(s["mean_s"], s["p50_s"], s["p90_s"]) for name, s in known}
     spans, beside = _stacked(spans or metrics.spans)
@@ -244,18 +225,34 @@ def read_run(path: Path) -> RecordedRun:
     resources: dict[str, float] = {}
     for key in RESOURCES:
         resources.update(numbers(flat(summary.get(key), f"{key}.")))
-    figures = numbers({name: summary.get(name) for name in FIGURES})
     slow = summary.get("slow_records") or metrics.slow
+    ranks = None
+    if recorded := summary.get("ranks"):
+        spans_of_ranks = {shown(name): RankSpan(**of) for name, of in recorded["spans"].items()}
+        late = recorded["late"] and LateRank(**recorded["late"])
+        ranks = RankReport(recorded["num"], spans_of_ranks, late)
+    notes = words(summary.get("notes"))
+    if line := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
+        notes.append(line)
+    for decision in (summary.get("tuning") or {}).get("decisions", []):
+        notes.append(f"after {decision['at_s']} s: {decision['text']}")
+    if metrics.num_bad:
+        notes.append(f"{metrics.num_bad:,} lines of metrics.jsonl are damaged and left out")
+    if not has_log:
+        notes.append("no metrics.jsonl: no curves")
+    for name in OBJECTS:
+        if os.path.lexists(path / name) and not read_object(path / name):
+            notes.append(f"{name} cannot be read")
     return RecordedRun(
-        name=shown(path.resolve().name),
+        name=record.name,
         place=shown(str(path)),
-        status=status,
-        reason=reason,
-        choices=typed_choices(facts),
-        config=config,
+        status=record.status,
+        reason=shown(summary.get("reason", "")) if record.status == "finished" else record.reason,
+        choices=record.choices,
+        config=record.config,
         facts=_facts(facts),
         command=_command(facts),
-        started=shown(facts.get("started", "")),
+        started=record.started,
         records_per_s=summary.get("records_per_s")
         or (median_high(metrics.rates) if metrics.rates else None),
         rates=metrics.rates,
@@ -264,55 +261,15 @@ def read_run(path: Path) -> RecordedRun:
         curves=metrics.curves,
         val=val,
         best=numbers(summary.get("best")),
-        figures={"steps": metrics.last_step, **figures},
+        figures={
+            "steps": metrics.last_step,
+            **numbers({name: summary.get(name) for name in FIGURES}),
+        },
         resources=resources,
         slow=slow.get("records", []),
-        notes=_notes(path, summary, metrics.num_bad),
-        ranks=_ranks(summary.get("ranks")),
+        notes=list(map(shown, notes)),
+        ranks=ranks,
     )
-
-
-def _status_of_run(
-    ended: Mapping[str, Any], summary: Mapping[str, Any], last_step: int
-) -> tuple[str, str]:
-    """Return status and reason. A log beyond the recorded end means that the run was resumed."""
-    code = ended.get("code")
-    reason = shown(ended.get("reason", ""))
-    if code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
-        return "interrupted", reason
-    if code:
-        return "failed", reason
-    if not summary:
-        return "unfinished", "no end is recorded: it is running, or was killed"
-    if last_step > summary.get("steps", 0):
-        return "unfinished", "no end is recorded since it was resumed: it is running, or was killed"
-    if summary.get("status") == "interrupted":
-        return "interrupted", ""
-    return "finished", shown(summary.get("reason", ""))
-
-
-def _ranks(recorded: Mapping[str, Any] | None) -> RankReport | None:
-    if not recorded:
-        return None
-    spans = {shown(name): RankSpan(**span) for name, span in recorded["spans"].items()}
-    late = recorded["late"] and LateRank(**recorded["late"])
-    return RankReport(recorded["num"], spans, late)
-
-
-def _notes(path: Path, summary: Mapping[str, Any], num_bad: int) -> list[str]:
-    notes = words(summary.get("notes"))
-    if line := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
-        notes.append(line)
-    for decision in (summary.get("tuning") or {}).get("decisions", []):
-        notes.append(f"after {decision['at_s']} s: {decision['text']}")
-    if num_bad:
-        notes.append(f"{num_bad:,} lines of metrics.jsonl are damaged and left out")
-    if not is_file(path / REPORTS):
-        notes.append("no metrics.jsonl: no curves")
-    for name in OBJECTS:
-        if os.path.lexists(path / name) and not read_object(path / name):
-            notes.append(f"{name} cannot be read")
-    return list(map(shown, notes))
 
 
 def _facts(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -371,10 +328,7 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
         if not isinstance(step, int) or not isinstance(split, str):
             num_bad += 1
             continue
-        # The metrics of a line are between ``split`` and ``lr``.
-        keys = list(line)
-        names = keys[keys.index("split") + 1 : keys.index("lr")]
-        values = {name: number(line[name]) for name in names}
+        values = {name: number(line[name]) for name in means_of(line)}
         if split == "train":
             rate = _rate(line.get("records_per_s"))
             if rate is not None:
@@ -454,7 +408,12 @@ def _cell(
         status, reason = "unfinished", "not measured: the bench was stopped, or is running"
     elif not repeats:
         status, reason = "failed", "no rate is recorded"
-    spans, beside = _stacked(_mean_spans(line.get("spans_s") or {} for line in lines))
+    known = [line["spans_s"] for line in lines if line.get("spans_s")]
+    means = {
+        shown(name): RecordedSpan(fmean(spans_s.get(name, 0.0) for spans_s in known))
+        for name in dict.fromkeys(name for spans_s in known for name in spans_s)
+    }
+    spans, beside = _stacked(means)
     return RecordedRun(
         name=shown(path.name),
         place=shown(str(path)),
@@ -475,12 +434,3 @@ def _cell(
         figures={"repeats": len(repeats)},
         notes=notes,
     )
-
-
-def _mean_spans(repeats: Iterable[Mapping[str, float]]) -> dict[str, RecordedSpan]:
-    """Return the mean of each span over the repeats that have any."""
-    known = [spans for spans in repeats if spans]
-    names = dict.fromkeys(name for spans in known for name in spans)
-    return {
-        shown(name): RecordedSpan(fmean(spans.get(name, 0.0) for spans in known)) for name in names
-    }

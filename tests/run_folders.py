@@ -33,5 +33,5 @@ def make_run(
 def age(path, seconds):
     """Let a run have written nothing for so long."""
     then = time.time() - seconds
-    for file in (*path.iterdir(), *(path / "checkpoints").iterdir()):
+    for file in (*path.iterdir(), *path.glob("checkpoints/*")):
         os.utime(file, (then, then), follow_symlinks=False)

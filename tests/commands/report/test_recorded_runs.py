@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.report.read_runs import (
+from framework.commands.report.recorded_runs import (
     WAITING,
     WORKERS,
     find_runs,
@@ -23,6 +23,7 @@ from tests.commands.report.runs import (
     make_bench,
     make_run,
 )
+from tests.run_folders import age
 from tests.saved_runs import change, write_signed
 
 
@@ -49,12 +50,14 @@ def test_the_exit_code_says_how_it_ended(tmp_path, code, status):
     assert run.val["loss"] > 0
 
 
-def test_a_run_that_was_killed_is_unfinished(tmp_path):
+def test_a_run_without_an_end_is_running_or_was_killed(tmp_path):
     path = make_run(tmp_path / "a", code=None)
     with open(path / "metrics.jsonl", "a") as file:
         file.write('{"step": 44, "epoch"')
     run = read_run(path)
-    assert run.status == "unfinished"
+    assert run.status == "running"
+    age(path, 7200)
+    assert read_run(path).status == "killed"
     assert any("1 lines" in note for note in run.notes)
     assert run.figures["steps"] == 40
 
@@ -79,7 +82,7 @@ def test_of_a_resumed_run_the_newest_configuration_counts(tmp_path):
 def test_a_run_with_a_damaged_file_is_read_without_it(tmp_path, name, junk):
     path = make_run(tmp_path / "a")
     write_signed(path / name, junk)
-    assert read_run(path).status in {"finished", "unfinished"}
+    assert read_run(path).status in {"finished", "damaged"}
 
 
 def test_a_run_of_another_shape_is_left_out_of_a_sweep_and_refused_alone(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Read what a run directory says of its run: status, choices, best metrics, time and disk use."""
+"""What a run directory says of its run: status, choices, best metrics, time and disk use."""
 
 import fcntl
 import os
@@ -6,14 +6,13 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from framework.cli.run_choices import typed_choices
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
 from framework.system.run_dir import (
     ENDED,
@@ -29,6 +28,7 @@ from framework.system.run_dir import (
     parsed,
     read_object,
     shown,
+    words,
 )
 
 # Where MLflow keeps copies of a run's files, as in mlruns/1/<id>/artifacts.
@@ -38,11 +38,25 @@ LOCK = "run.lock"
 # A run on another host may hold a lock that is not seen here. If it wrote within this time, it is
 # taken to be running.
 RECENT_S = 3600.0
+# Begin the overrides that only say where and how a run starts.
+NOT_CHOICES = ("hydra.", "hydra/", "resume", "allow_targets")
+OURS = ("framework.", "paceline_examples.")
+UNKNOWN = "default"  # of a key that was not typed and whose value is not recorded
+
+
+class ConfiguredRun(Protocol):
+    """A run with its options as typed, and all of them by dotted names."""
+
+    @property
+    def choices(self) -> Mapping[str, str]: ...
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
-class ListedRun:
-    """One run directory.
+class RunRecord:
+    """One run directory. What cannot be read is empty.
 
     Attributes:
         path: The directory.
@@ -50,10 +64,11 @@ class ListedRun:
         status: running, finished, interrupted, failed, killed or damaged.
         code: The exit code; None if no end is recorded.
         reason: Why it failed, or which process is running it.
+        facts: What ``run.json`` holds.
+        summary: What ``summary.json`` holds.
         started: When it was started or resumed, as it was written.
         steps: Optimizer steps so far.
         time_s: Seconds since the last start until the end or the last report; None if unknown.
-        disk_bytes: What the directory uses.
         best: Metrics of the best validation.
         val: Metrics of the last validation.
         choices: The options as typed.
@@ -65,10 +80,11 @@ class ListedRun:
     status: str
     code: int | None
     reason: str
+    facts: Mapping[str, Any]
+    summary: Mapping[str, Any]
     started: str
     steps: int | None
     time_s: float | None
-    disk_bytes: int
     best: Mapping[str, float]
     val: Mapping[str, float]
     choices: Mapping[str, str]
@@ -77,6 +93,16 @@ class ListedRun:
     @property
     def metrics(self) -> Mapping[str, float]:
         return self.best or self.val
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the directory uses on disk, without what its links lead to."""
+        total = 0
+        for place, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                with suppress(OSError):
+                    total += 512 * os.lstat(os.path.join(place, name)).st_blocks
+        return total
 
 
 def run_dirs(folder: Path) -> Iterator[Path]:
@@ -96,8 +122,8 @@ def run_dirs(folder: Path) -> Iterator[Path]:
         )
 
 
-def read_listed(path: Path) -> ListedRun:
-    """Read one run directory. What cannot be read is left out."""
+def read_record(path: Path) -> RunRecord:
+    """Read one run directory."""
     facts = read_object(path / FACTS)
     summary = read_object(path / SUMMARY)
     ended = read_object(path / ENDED)
@@ -109,23 +135,50 @@ def read_listed(path: Path) -> ListedRun:
             begin = datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
             time_s = max(0.0, (path / REPORTS).lstat().st_mtime - begin)
     steps = number(summary.get("steps", log.get("step", ended.get("step"))))
-    status, code, reason = _status(path, facts, summary, ended)
-    best, val = (_metrics(summary.get(key) or log.get(key)) for key in ("best", "val"))
-    return ListedRun(
+    code = ended.get("code")
+    reason = shown(ended.get("reason", ""))
+    unread = [name for name, known in ((FACTS, facts), (ENDED, ended)) if not known]
+    if ENDED in unread and not os.path.lexists(path / ENDED):
+        unread.remove(ENDED)
+    if code == 0 and not summary:
+        unread.append(SUMMARY)
+    if owner := running_by(path):
+        status, code, reason = "running", None, owner
+    elif unread:
+        status, code, reason = "damaged", None, f"{unread[0]} cannot be read"
+    elif code is None:
+        status, reason = "killed", "its end was not recorded"
+    elif code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
+        status = "interrupted"
+    else:
+        status = "failed" if code else "finished"
+    metrics: list[dict[str, float]] = []
+    for key in ("best", "val"):  # of a validation alone, without its step and epoch
+        values = numbers(flat(summary.get(key) or log.get(key)))
+        names = [name for name in values if name.rpartition(".")[2] not in ("step", "epoch")]
+        metrics.append({name: values[name] for name in names})
+    return RunRecord(
         path=path,
-        name=shown(path.name),
+        name=shown(path.resolve().name),
         status=status,
         code=code,
         reason=reason,
+        facts=facts,
+        summary=summary,
         started=started,
         steps=None if steps is None else int(steps),
         time_s=time_s,
-        disk_bytes=_disk_bytes(path),
-        best=best,
-        val=val,
+        best=metrics[0],
+        val=metrics[1],
         choices=typed_choices(facts),
         config=flat(read_object(newest_config(path))),
     )
+
+
+def means_of(line: Mapping[str, Any]) -> list[str]:
+    """Return the names of the metrics in a line of the log: those between split and lr."""
+    names = list(line)
+    return names[names.index("split") + 1 : names.index("lr")]
 
 
 def _last_reports(path: Path) -> dict[str, Any]:
@@ -141,49 +194,9 @@ def _last_reports(path: Path) -> dict[str, Any]:
         log["step"] = line["step"]
         split = shown(line.get("split", ""))
         if split.startswith("val") and "lr" in line:  # ``val.clean`` is one of several sets
-            names = [*line]
-            for name in names[names.index("split") + 1 : names.index("lr")]:
+            for name in means_of(line):
                 log["val"][f"{split[4:]}.{name}".removeprefix(".")] = line[name]
     return log
-
-
-def _metrics(block: Any) -> dict[str, float]:
-    """Return the means of a validation alone, without its step and epoch."""
-    values = numbers(flat(block)).items()
-    return {n: value for n, value in values if n.rpartition(".")[2] not in ("step", "epoch")}
-
-
-def _disk_bytes(path: Path) -> int:
-    """Return the bytes that a directory uses on disk, without what its links lead to."""
-    total = 0
-    for place, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            with suppress(OSError):
-                total += 512 * os.lstat(os.path.join(place, name)).st_blocks
-    return total
-
-
-def _status(
-    path: Path, facts: Mapping[str, Any], summary: Mapping[str, Any], ended: Mapping[str, Any]
-) -> tuple[str, int | None, str]:
-    """Return status, exit code and reason, from the lock of a run and the objects in its files."""
-    if owner := running_by(path):
-        return "running", None, owner
-    code = ended.get("code")
-    if not facts:
-        return "damaged", None, "run.json cannot be read"
-    if code is None and os.path.lexists(path / ENDED):
-        return "damaged", None, "exit.json cannot be read"
-    if code == 0 and not summary:
-        return "damaged", None, "summary.json cannot be read"
-    if code is None:
-        return "killed", None, "its end was not recorded"
-    status = "failed"
-    if code == 0:
-        status = "finished"
-    elif code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
-        status = "interrupted"
-    return status, code, shown(ended.get("reason", ""))
 
 
 def running_by(path: Path) -> str:
@@ -193,37 +206,64 @@ def running_by(path: Path) -> str:
     without a lock and an end, count if the run has written within the last hour: not every shared
     folder passes on the locks of other hosts.
     """
-    try:
-        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        if not os.path.lexists(path / ENDED) and _wrote_recently(path):
-            return "a process that cannot be seen from here"
-        return ""
-    except OSError:  # a link or a folder is no lock of ours
-        return ""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        owner = shown(os.read(descriptor, 200).decode(errors="replace"))
-        # A file system without locks raises another OSError: nobody holds one there.
-        with suppress(OSError):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return owner or "another process"
-    finally:
-        os.close(descriptor)
-    host = re.fullmatch(r"process \d+ on (\S+) since .*", owner)
-    is_foreign = host is not None and host[1] != socket.gethostname()
-    return owner if is_foreign and _wrote_recently(path) else ""
-
-
-def _wrote_recently(path: Path) -> bool:
-    """Return whether a run has written to one of its files within the last hour."""
     latest = 0.0
     for folder in (path, path / "checkpoints"):
         with suppress(OSError):
             for entry in os.scandir(folder):
                 if entry.is_file(follow_symlinks=False):
                     latest = max(latest, entry.stat(follow_symlinks=False).st_mtime)
-    return time.time() - latest < RECENT_S
+    wrote_recently = time.time() - latest < RECENT_S
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        if wrote_recently and not os.path.lexists(path / ENDED):
+            return "a process that cannot be seen from here"
+        return ""
+    except OSError:  # a link or a folder is no lock of ours
+        return ""
+    owner = ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        owner = shown(os.read(descriptor, 200).decode(errors="replace"))
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return owner or "another process"
+    except OSError:  # of a file system without locks: nobody holds one there
+        pass
+    finally:
+        os.close(descriptor)
+    host = re.fullmatch(r"process \d+ on (\S+) since .*", owner)
+    is_foreign = host is not None and host[1] != socket.gethostname()
+    return owner if is_foreign and wrote_recently else ""
+
+
+def typed_choices(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the overrides that ``run.json`` records, by key."""
+    choices: dict[str, str] = {}
+    for word in words(facts.get("overrides")):
+        key, sign, value = word.lstrip("+~").partition("=")
+        if sign and not key.startswith(NOT_CHOICES):
+            choices[shown(key)] = shown(value)
+    return choices
+
+
+def varying(runs: Sequence[ConfiguredRun]) -> list[str]:
+    """Return the keys whose choice differs between the runs."""
+    keys = dict.fromkeys(key for run in runs for key in run.choices)
+    return [key for key in keys if len({chosen(run, key) for run in runs}) > 1]
+
+
+def chosen(run: ConfiguredRun, key: str) -> str:
+    """Return the value of ``key`` as typed, else from the configuration.
+
+    A target of ours is called by its module, which is a choice, and any other by its class.
+    """
+    if key in run.choices:
+        return run.choices[key]
+    for place in (f"{key}.source._target_", f"{key}._target_"):
+        if place in run.config:
+            target = str(run.config[place])
+            *_, module, name = ["", *target.split(".")]
+            return shown(module if target.startswith(OURS) else name)
+    return shown(run.config.get(key, UNKNOWN))
