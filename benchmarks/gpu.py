@@ -53,7 +53,7 @@ from framework.augment.fused import Fused  # noqa: E402
 from framework.augment.normalize import Normalize  # noqa: E402
 from framework.cli.allowed import Grant  # noqa: E402
 from framework.cli.compose_config import composed  # noqa: E402
-from framework.config.assemble import numbered  # noqa: E402
+from framework.config.assemble import find_device  # noqa: E402
 from framework.contracts.batch import Batch, move, pin  # noqa: E402
 from framework.contracts.data import Augment, MicroBatch  # noqa: E402
 from framework.contracts.loader import LoaderContext  # noqa: E402
@@ -111,7 +111,7 @@ class Bench:
     """
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
-        self.device = numbered(torch.device(options.device))
+        self.device = find_device(options.device)
         use(self.device, pinned=False)
         self.seconds = options.seconds
         self.small = options.small

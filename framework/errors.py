@@ -1,16 +1,15 @@
-"""Errors that a user can fix, each as one line.
+"""Errors that a user can fix, as ``error[D101]: where = value: what is wrong; what to do``.
 
-The line reads ``error[D101]: where = value: what is wrong; what to do``. The letter names the kind
-of error, which decides the exit code. A number never changes.
-The site lists all errors; ``docs/errors.md`` has the exit codes.
+The letter names the kind of error, which decides the exit code. A number never changes.
 """
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import ClassVar, TextIO
 
-# Exit codes that are not 0 (success) and belong to no error. Those of errors are in the classes.
+# Exit codes that belong to no error.
 EXIT_SKIPPED = 8  # packed or predicted, but on_error=skip left out bad items
 EXIT_PREEMPTED = 75  # SIGTERM or SIGUSR1 after saving the state: start again with resume=
 EXIT_INTERRUPTED = 130  # SIGINT
@@ -24,11 +23,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]|\r(?!\
 class PacelineError(Exception):
     """The base of all errors that a user can fix. ``str(error)`` is the line.
 
-    Args:
-        number: The number of the error within its kind.
-        where: What the error is about: a key and its value, a file, or a record.
-        what: What is wrong there.
-        fix: What the user can do.
+    ``where`` is what the error is about: a key and its value, a file, or a record.
     """
 
     letter: ClassVar[str] = "X"
@@ -48,12 +43,7 @@ class PacelineError(Exception):
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape all characters that a terminal would obey or could not show, but those of ``keep``.
-
-    Names of files come from elsewhere and may contain commands for the terminal.
-    """
-    if text.isprintable():
-        return text
+    """Escape all characters that a terminal would obey or could not show, but those of ``keep``."""
     return "".join(
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
     )
@@ -100,10 +90,7 @@ class CheckpointError(PacelineError):
 
 
 class ResourceError(PacelineError):
-    """Something outside Paceline is missing or busy. Exit code 5.
-
-    Disk space, memory, a permission, a package, a worker or a lock, for example.
-    """
+    """Disk space, memory, a permission, a package or a lock is missing. Exit code 5."""
 
     letter = "R"
     exit_code = 5
@@ -124,10 +111,7 @@ class DistributedError(PacelineError):
 
 
 class HungRankError(DistributedError):
-    """A rank hangs, and the others have waited for it in vain. Exit code 7.
-
-    Its notes are the lines of Python at which each rank is.
-    """
+    """A rank hangs. The notes are the lines of Python at which each rank is. Exit code 7."""
 
     rank: int = 0  # the first that hangs
 
@@ -140,11 +124,7 @@ class UserCodeError(PacelineError):
 
 
 class UserRecordError(UserCodeError, DataError):
-    """The user's own code raised an exception for one record.
-
-    ``UserCodeError`` decides the letter and the exit code. It is a ``DataError`` too, so that
-    ``pack.on_error=skip`` can leave out the record.
-    """
+    """The user's own code raised an exception for one record, which may be skipped as bad data."""
 
 
 def error_kinds(kind: type[PacelineError] = PacelineError) -> dict[str, type[PacelineError]]:
@@ -164,11 +144,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def words_of(error: BaseException, most: int = 300) -> str:
-    """Return the message of an exception on one line of at most ``most`` characters.
-
-    If the exception cannot be turned into text, return "no words".
-    """
-    try:
-        return " ".join(str(error).split())[:most]
-    except Exception:  # noqa: BLE001  # a user's exception may do anything
-        return "no words"
+    """Return the message of an exception, or else its class, on one line of ``most`` characters."""
+    with suppress(Exception):  # a user's exception may do anything
+        if text := " ".join(str(error).split())[:most]:
+            return text
+    return type(error).__name__

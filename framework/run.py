@@ -1,5 +1,6 @@
 """One training run: build its parts, train, and write the files that describe the run."""
 
+import json
 import os
 import platform
 import subprocess
@@ -13,23 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from framework.config.assemble import Assembly, assemble
-from framework.config.choice_notes import choice_notes, first_line, group_table
+from framework.augment.pixels import pixel_kernel
+from framework.config.assemble import Assembly, fuses
+from framework.config.auto import contradictions
 from framework.config.init_weights import with_saved_digest
 from framework.config.preflight import check_agreement, gathered
-from framework.config.resume import check_form, fits_run, restore
-from framework.config.saved_config import put
+from framework.config.resume import fits_run, put, restore
 from framework.config.schema import AFTER_STEP, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
-from framework.contracts.parallel import Parallel
+from framework.contracts.records import notes_of
 from framework.contracts.span import Span, shares
 from framework.contracts.waits import joined_blocks, slow_block
+from framework.data.source import StoreSource, WorkerSource
 from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
+from framework.order.draws import draw_kernel
 from framework.sink.relays import MeasuredSink
+from framework.system import native
 from framework.system.run_dir import (
     ENDED,
     FACTS,
@@ -40,7 +45,9 @@ from framework.system.run_dir import (
     read_object,
     write_object,
 )
-from framework.train.checkpoint import RecoveredState, newest_path, newest_state, read_stamp
+from framework.train.checkpoint import newest_path, newest_state
+from framework.train.freeze import Freeze
+from framework.train.parameter_groups import GROUP, NAME
 from framework.train.trainer import Trainer
 
 Config = dict[str, Any]
@@ -49,6 +56,12 @@ PACKAGES = (
     *("paceline", "torch", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb", "simplejpeg"),
     "nvidia-dali-cuda120",
 )
+NOT_COMPILED = (
+    "the C functions are not compiled: images are scaled by other libraries, up to one level off, "
+    "beside Python's lock; stored values are gathered at half the speed, and changed on the CPU at "
+    "a quarter; install a C compiler, then Paceline again"
+)
+MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand classes
 
 
 def run(
@@ -69,34 +82,48 @@ def run(
     """
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
-    saved = _saved_state(config["resume"])
+    resume = config["resume"]
+    saved = None
+    if resume["run"] is not None and not (
+        resume["auto"] and newest_path(Path(resume["run"])) is None
+    ):
+        saved = newest_state(Path(resume["run"]))
+        with fits_run(resume["run"]):
+            config = with_saved_digest(config, saved.state)
     profile: Path | None = None
     if config["debug"] == "profile":
         profile = run_dir / PROFILE
-    if saved is not None:
-        config = with_saved_digest(config, saved.state)
-    with closing(assemble(config, allowed, say, profile)) as assembly:
+    with closing(Assembly(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         val_changed = saved is not None and restore(trainer, assembly, saved.state)
+        step = trainer.progress.step
         # Ranks that see different run directories would continue from different steps.
-        check_agreement(assembly.parallel, {"step": trainer.progress.step})
-        notes = list(choice_notes(assembly))
+        check_agreement(assembly.parallel, {"step": step})
+        notes = choice_notes(assembly)
         if val_changed:
             dropped = "earlier results are dropped, and best starts over"
             notes.insert(0, f"validation data differs from the saved run's: {dropped}")
         if saved is not None and saved.damaged:
             damaged = ", ".join(saved.damaged)
             notes.insert(0, f"{damaged} cannot be read; continuing from {saved.path.name}")
-        finished = _finished_summary(run_dir, assembly.parallel)
-        goes_on = trainer.progress.step < trainer.total_steps and not trainer.ended
-        if goes_on or finished is None:
+        # Rank 0 reads for all ranks: it removes the file soon.
+        finished: dict[str, Any] = read_object(run_dir / SUMMARY) if assembly.leads else {}
+        finished = gathered(assembly.parallel, finished)[0]
+        goes_on = step < trainer.total_steps and not trainer.ended
+        if goes_on or finished.get("status") != "finished":
             return _fit(assembly, trainer, run_dir, notes, start)
-        if val_changed:
-            finished = _revalidate(finished, notes, run_dir, assembly, trainer)
-        early = f" early, after {trainer.progress.step} steps: {trainer.ended}"
-        end = f"{early}; change what ended it (stop, or watchers)"
-        if not trainer.ended:
-            end = f", after {trainer.progress.step} steps; raise epochs or max_steps"
+        if val_changed:  # validate on the new data
+            _start_files(run_dir, assembly, notes, step)
+            with ExitStack() as stack:
+                trainer.validate(open_sinks(stack, assembly, trainer, run_dir))
+            figures = {"val": trainer.val_means, "best": trainer.best}
+            finished = {**finished, **figures, "notes": [*finished["notes"], *notes]}
+            if assembly.leads:
+                write_object(run_dir / SUMMARY, finished)
+        end = f", after {step} steps; raise epochs or max_steps"
+        if trainer.ended:
+            end = f" early, after {step} steps: {trainer.ended}"
+            end += "; change what ended it (stop, or watchers)"
         assembly.say(f"note: this run has already finished{end} to continue")
         return finished
 
@@ -140,7 +167,10 @@ def _fit(
             error.add_note(f"{AFTER_STEP}{trainer.progress.step}")
             raise
         summary = {
-            **_summary(assembly.config, trainer, notes, start_step, time.perf_counter() - start),
+            **_figures(trainer, start_step),
+            "wall_s": time.perf_counter() - start,
+            "choices": choices(assembly.config),
+            "notes": notes,
             "stages_s": measured.stages_s,
             "queue": {"ready": measured.ready, "depth": measured.depth},
             "usage": measured.usage(),
@@ -155,54 +185,6 @@ def _fit(
         return summary
 
 
-def _saved_state(resume: Config) -> RecoveredState | None:
-    """Return the state to continue from, or None to start from the beginning."""
-    if resume["run"] is None:
-        return None
-    run_dir = Path(resume["run"])
-    if resume["auto"] and newest_path(run_dir) is None:
-        return None
-    saved = newest_state(run_dir)
-    with fits_run(resume["run"]):
-        check_form(saved.state)
-        with open(saved.path, "rb") as file:
-            if read_stamp(file).step != saved.state["progress"]["step"]:
-                raise ValueError("its progress is that of another step")
-    return saved
-
-
-def _finished_summary(run_dir: Path, parallel: Parallel) -> dict[str, Any] | None:
-    """Return the summary of a finished run, or None if the run was killed or stopped early.
-
-    All ranks call it together and get what rank 0 reads. Rank 0 removes the file soon after, so
-    that a rank that read it later would train while the others validate.
-    """
-    summary: dict[str, Any] | None = None
-    if parallel.rank == 0:
-        summary = read_object(run_dir / SUMMARY)
-    if summary is not None and summary.get("status") != "finished":
-        summary = None
-    return gathered(parallel, {"summary": summary})[0]["summary"]
-
-
-def _revalidate(
-    summary: dict[str, Any], notes: list[str], run_dir: Path, assembly: Assembly, trainer: Trainer
-) -> dict[str, Any]:
-    """Validate a finished run on new validation data, and return the new summary."""
-    _start_files(run_dir, assembly, notes, trainer.progress.step)
-    with ExitStack() as stack:
-        trainer.validate(open_sinks(stack, assembly, trainer, run_dir))
-    summary = {
-        **summary,
-        "val": trainer.val_means,
-        "best": trainer.best,
-        "notes": [*summary["notes"], *notes],
-    }
-    if assembly.leads:
-        write_object(run_dir / SUMMARY, summary)
-    return summary
-
-
 def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step: int) -> None:
     """Write the facts that are known before the first step, and print the notes."""
     if assembly.leads:
@@ -211,9 +193,8 @@ def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step
         assembly.say(f"note: {note}")
 
 
-def _summary(
-    config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float
-) -> dict[str, Any]:
+def _figures(trainer: Trainer, start_step: int) -> dict[str, Any]:
+    """Return what the summary says of the training itself."""
     pace = trainer.pace
     ranks = trainer.ranks.whole
     return {
@@ -222,7 +203,6 @@ def _summary(
         "steps": trainer.progress.step,
         "run_steps": trainer.progress.step - start_step,
         "epochs": trainer.progress.epoch,
-        "wall_s": wall_s,
         "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
         "val": trainer.val_means,
         "best": trainer.best,
@@ -232,8 +212,6 @@ def _summary(
         "validate_s": trainer.validate_s,
         "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
         "peak_rss_bytes": peak_rss_bytes(),
-        "choices": choices(config),
-        "notes": notes,
     }
 
 
@@ -305,11 +283,18 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
     known = read_json(paths[0]) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
-    known["starts"] = _starts(run_dir, start_step, assembly.parallel.world_size, known["folder"])
+    newest = newest_config(run_dir)
+    # Parts that began later than this one are void: their steps are taken again.
+    before = read_object(run_dir / FACTS).get("starts", [])
+    starts = [part for part in before if part["step"] < start_step]
+    part = {"config": newest.name, "ranks": assembly.parallel.world_size, "folder": known["folder"]}
+    # ranks that started again are no new part
+    if not starts or starts[-1] != {**part, "step": starts[-1]["step"]}:
+        starts.append({"step": start_step, **part})
+    known["starts"] = starts
     if assembly.config["init"]["weights"] is not None:
         known["init"] = assembly.config["init"]
     write_object(run_dir / FACTS, known)
-    newest = newest_config(run_dir)
     if newest.exists() and assembly.from_data:
         config = read_json(newest)
         for name, value in assembly.from_data.items():  # each ``auto``
@@ -319,16 +304,132 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
         (run_dir / name).unlink(missing_ok=True)
 
 
-def _starts(run_dir: Path, start_step: int, ranks: int, folder: str) -> list[dict[str, Any]]:
-    """Return the step after which each part of a run began, its configuration, ranks and folder.
+def first_line(assembly: Assembly, model: nn.Module) -> str:
+    """Return what a run begins with: the choices that decide what is learned, and how fast."""
+    config, source = assembly.config, assembly.train_source
+    name = {
+        key: _name(config[key]) for key in ("model", "optim", "schedule", "precision", "loader")
+    }
+    count = sum(parameter.numel() for parameter in model.parameters())
+    ranks = workers = ""
+    if assembly.parallel.world_size > 1:
+        ranks = f" over {assembly.parallel.world_size} ranks"
+    if isinstance(source, WorkerSource):
+        num = source.workers.num
+        workers = f" with {num} worker{'s' if num != 1 else ''}"
+    rate = assembly.effective.get("lr", config["optim"].get("lr"))
+    with_rate = "" if rate is None else f" with lr {rate:g}"
+    words = {
+        "model": f"{name['model']} with {count:,} parameters",
+        "optim": f"{name['optim']}{with_rate}",
+        "schedule": name["schedule"],
+        "precision": name["precision"],
+        "batch_size": f"{source.order.batch_size}{ranks}",
+        "loader": f"{name['loader']}{workers}",
+        "device": str(assembly.device),
+    }
+    return "training: " + ", ".join(f"{key} {value}" for key, value in words.items())
 
-    Parts that began later than the newest are void: their steps are taken again.
+
+def _name(block: Config) -> str:
+    """Return the name of a choice: that of its file for our own, that of its class for others."""
+    *package, module, name = block["_target_"].split(".")
+    return module if package[:1] == ["framework"] else name
+
+
+def choice_notes(assembly: Assembly) -> list[str]:
+    """Return the notes on the choices, data, ranks and loader of a run."""
+    config, scaling, notes = assembly.config, assembly.scaling, [*assembly.notes]
+    declared = {
+        name: value
+        for name, value in assembly.from_data.items()
+        if value is not None and value == assembly.declared.value(name.rpartition(".")[2])
+    }
+    if declared:
+        notes.append(f"from the model: {_typed(declared)}")
+    if len(declared) < len(assembly.from_data):
+        rest = {key: assembly.from_data[key] for key in assembly.from_data if key not in declared}
+        notes.append(f"from the data: {_typed(rest)}")
+    notes += contradictions(config, assembly.declared, assembly.from_data)
+    for source in assembly.sources.values():
+        notes += notes_of(source)
+    store = assembly.train_source
+    if config["collate"] != "pad" and isinstance(store, StoreSource) and not store.read.ragged:
+        notes.append(f"collate={config['collate']}: no field has a length of its own")
+    if config["folds"] is not None:
+        together = f", with equal {config['fold_by']} in one fold" if config["fold_by"] else ""
+        fold = f"fold {config['fold']} of {config['folds']} of data.train"
+        notes.append(f"{fold} validates{together}")
+    if config["rank_batch_size"] is not None:
+        notes.append(
+            f"rank_batch_size={config['rank_batch_size']} makes batch_size {scaling.batch_size}, "
+            "over all ranks and accumulation"
+        )
+    if scaling.rule != "none":
+        effective = ", ".join(f"{key} {value:g}" for key, value in assembly.effective.items())
+        notes.append(f"optim.scaling={scaling.rule}: {effective}")
+    if config["cuda_graph"] and not assembly.captures:
+        notes.append(f"cuda_graph=true: {assembly.graph_refusal}; steps run kernel by kernel")
+    on_gpu = assembly.device.type != "cpu"
+    if config["compile"] and on_gpu and not fuses(config, assembly.augment, assembly.device):
+        notes.append(
+            "compile=true: the augmentation is not said to be exact, and runs kernel by kernel"
+        )
+    if not native.are_compiled():
+        notes.append(NOT_COMPILED)
+    kernels = {
+        "cuts and normalizes pixels at once": pixel_kernel.failure,
+        "makes random numbers": draw_kernel.failure,
+    }
+    for what, failure in kernels.items() if on_gpu else ():
+        if failure:
+            notes.append(f"augment: no kernel {what} ({failure}); torch's operators do it")
+    return [*notes, *assembly.parallel.notes, *assembly.train.notes]
+
+
+def _typed(values: Config) -> str:
+    """Return values by dotted name as they would be typed. Long lists are cut."""
+    typed: list[str] = []
+    for name, value in values.items():
+        text = json.dumps(value, separators=(",", ":"))
+        if len(text) > MOST_CHARACTERS:
+            text = f"{text[:MOST_CHARACTERS]}..."
+        typed.append(f"{name}={text}")
+    return ", ".join(typed)
+
+
+def group_table(
+    model: nn.Module, optimizer: torch.optim.Optimizer, freeze: Freeze | None
+) -> str | None:
+    """Return a table with a line for each group and each time of thawing.
+
+    Return None if there is one group, and nothing is frozen.
     """
-    before = read_object(run_dir / FACTS).get("starts")
-    if not isinstance(before, list) or not all(type(part) is dict for part in before):
-        before = []
-    newest = {"config": newest_config(run_dir).name, "ranks": ranks, "folder": folder}
-    kept = [part for part in before if type(part.get("step")) is int and part["step"] < start_step]
-    if kept and kept[-1] == {**newest, "step": kept[-1]["step"]}:  # ranks that started again
-        return kept
-    return [*kept, {"step": start_step, **newest}]
+    name_of = {id(parameter): name for name, parameter in model.named_parameters()}
+    rows: list[list[str]] = []
+    for group in optimizer.param_groups:
+        by_thaw: dict[str, list[Any]] = {}
+        for parameter in group["params"]:
+            name = name_of.get(id(parameter), GROUP)  # what an objective owns is never frozen
+            thaw = ""
+            if freeze is not None and freeze.is_frozen(name):
+                step = freeze.thaws[name]
+                thaw = "never" if step is None else f"step {step}"
+            by_thaw.setdefault(thaw, []).append(parameter)
+        decay = f"{group['weight_decay']:.4g}" if "weight_decay" in group else ""
+        for thaw, parameters in by_thaw.items():
+            size = sum(parameter.numel() for parameter in parameters)
+            cells = [group.get(NAME, "all"), f"{len(parameters):,}", f"{size:,}"]
+            rows.append([*cells, f"{group['lr']:.4g}", decay, thaw])
+    if len(rows) == 1 and freeze is None:
+        return None
+    headings = ["group", "tensors", "parameters", "lr", "weight decay", "thaws at"]
+    columns = [list(column) for column in zip(headings, *rows, strict=True)]
+    # the last two only if a group has any
+    columns = columns[:4] + [column for column in columns[4:] if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    lines: list[str] = []
+    for name, *cells in zip(*columns, strict=True):
+        others = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *others]).rstrip())
+    return "\n".join(lines)

@@ -17,8 +17,7 @@ from framework.data import live_tuning
 from framework.errors import CheckpointError, ConfigError
 from framework.loader.tuner import Decision, ReadPlan
 from framework.pack.pack_store import pack
-from framework.parallel.none import NoParallel
-from framework.run import _finished_summary, choices, facts, run
+from framework.run import choices, facts, run
 from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import newest_state
 from tests.fakes import Reads
@@ -316,31 +315,6 @@ def test_a_run_that_goes_on_has_not_ended(dataset, tmp_path):
         trained(dataset, tmp_path, "max_steps=5", f'resume.run="{tmp_path}"', stop=stop)
     assert not (tmp_path / "summary.json").exists()
     assert not (tmp_path / "exit.json").exists()
-
-
-class SecondRank(NoParallel):
-    """Rank 1 of two."""
-
-    rank = 1
-    of_rank_0 = b""
-
-    def gather(self, values):
-        return [torch.frombuffer(bytearray(self.of_rank_0), dtype=torch.uint8), values]
-
-
-@pytest.mark.parametrize(
-    ("mine", "of_rank_0"),
-    [
-        (None, {"status": "finished"}),  # this rank is late: rank 0 has removed the file
-        ({"status": "finished"}, None),
-    ],
-)
-def test_whether_a_run_is_finished_is_what_rank_0_has_read(tmp_path, mine, of_rank_0):
-    if mine is not None:
-        write_object(tmp_path / "summary.json", mine)
-    parallel = SecondRank(device=torch.device("cpu"))
-    parallel.of_rank_0 = json.dumps({"summary": of_rank_0}).encode()
-    assert _finished_summary(tmp_path, parallel) == of_rank_0
 
 
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):

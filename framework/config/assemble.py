@@ -1,12 +1,10 @@
 """Build those parts of a run that deliver its data, from its configuration.
 
-``training_parts.py`` adds the model and the parts that train it, ``preflight.py`` tries all parts
-before the first step, and ``restore_run.py`` continues a saved run.
+``training_parts.py`` adds the model and the parts that train it, and ``preflight.py`` tries them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, final
@@ -15,19 +13,19 @@ import torch
 from torch import nn
 
 from framework.augment.fused import Finish, finish_with
-from framework.config.auto import AUTO, PARTS, is_wanted, resolve
-from framework.config.build import build, last_line, takes_optimizer
-from framework.config.declared_inputs import (
-    NOTHING,
-    DeclaredInputs,
-    declared_inputs,
-    with_declared_sizes,
-)
+from framework.config import auto, resume
+from framework.config.build import build, takes_optimizer
 from framework.config.init_weights import with_digest
-from framework.config.preflight import NUM_SAMPLES, check_num_steps, check_ranks
-from framework.config.resume import Learned, ending, followed, learned, validation_data
-from framework.config.signature import static_signature
-from framework.config.targets import Config, data_name, makes_data, split_of, targets, val_sets
+from framework.config.preflight import NUM_SAMPLES, check_agreement, check_num_steps, code_digest
+from framework.config.targets import (
+    Config,
+    data_name,
+    makes_data,
+    split_of,
+    static_signature,
+    targets,
+    val_sets,
+)
 from framework.contracts.batch import Batch
 from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import (
@@ -46,7 +44,7 @@ from framework.contracts.waits import Waits
 from framework.data.classes import with_agreed_classes
 from framework.data.fields import followers
 from framework.data.live_tuning import LiveTuning, start_tuning
-from framework.errors import ConfigError, say
+from framework.errors import ConfigError, say, words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank, stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
@@ -61,52 +59,110 @@ from framework.transform.none import NoTransform
 
 
 @final
-@dataclass(frozen=True)
 class Assembly:
-    """The parts that deliver a run's data. ``close`` releases their threads, files and memory.
+    """The parts that deliver a run's data, each built after the parts that it needs.
 
-    Attributes:
-        config: The configuration as plain values. Each ``auto`` is replaced by a value that the
-            data determines.
+    ``close`` releases their threads, files and memory.
+
+    Args:
+        config: The configuration, resolved by Hydra into plain values. Each ``auto`` is replaced by
+            a value that the data determines.
         allowed: Prefixes of the user's packages, whose classes the configuration may name.
         say: Prints a note or a warning. Only rank 0 prints.
-        parallel: The number of ranks, and how they communicate.
-        clock: Measures the training steps.
-        val_clock: Measures the validation batches.
-        trace: The clock that also writes a trace of a few steps, or None.
-        train_source: Reads the training data.
-        val_sources: Reads each validation set, by its name: ``""`` if it is the only one.
-        augment: Changes batches on the device.
-        train: Delivers the training batches.
-        waits: How long the training steps wait for their batches.
-        tuning: Changes how training records are read, with ``workers.num=auto``; else None.
-        val_loaders: Delivers the batches of each validation set, by its name.
-        label_checks: Refuses labels of training and validation batches, by split.
-        from_data: The value of each ``auto``, by dotted name.
-        declared: What the model says about its inputs.
-        starts_from: The file whose weights the model starts from, or None.
-        notes: Notes on the parts, for the log and the summary.
+        profile: The folder for a trace of a few steps; None: no trace.
     """
 
-    config: Config
-    allowed: Sequence[str]
-    say: Callable[[str], None]
-    parallel: Parallel
-    clock: Clock
-    val_clock: Clock
-    trace: ProfiledClock | None
-    train_source: Source
-    val_sources: Mapping[str, Source]
-    augment: Augment
-    train: Loader
-    waits: Waits
-    tuning: LiveTuning | None
-    val_loaders: Mapping[str, Loader]
-    label_checks: Mapping[str, LabelCheck]
-    from_data: Config
-    declared: DeclaredInputs = NOTHING
-    starts_from: Path | None = None
-    notes: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        config: Config,
+        allowed: Sequence[str],
+        say: Callable[[str], None] = say,
+        profile: Path | None = None,
+    ) -> None:
+        config, self.starts_from = with_digest(config)  # the file of weights, or None
+        self.declared = auto.declared_inputs(config)  # what the model says about its inputs
+        config, sizes = auto.with_declared_sizes(config, self.declared)
+        self.allowed = allowed
+        self.notes: list[str] = []  # on the parts, for the log and the summary
+        seed_generators(config["seed"])
+        device = find_device(config["device"])
+        keep_freed_memory(of_any_size=device.type == "cpu")
+        choose_algorithms(device, config["deterministic"])
+        parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
+        self.parallel = parallel
+        self.say = say if parallel.rank == 0 else _quiet
+        use(self.device, pinned=False)
+        stay_beside(self.device)
+        of_rank = parallel.world_size > 1
+        self.clock: Clock = make_clock(self.device, config["clock"], of_rank)
+        self.val_clock: Clock = make_clock(self.device, config["clock"])
+        self.trace: ProfiledClock | None = None  # the clock that also writes a trace
+        if profile is not None:
+            self.trace = ProfiledClock(self.clock, profile / f"rank{parallel.rank}{ENDING}")
+            self.clock = self.trace
+        if of_rank:
+            parallel.time_exchanges(self.clock.mark)
+        with ExitStack() as stack:
+            from_data = self._open_sources(stack, config)
+            self.from_data = {**sizes, **from_data}  # the value of each ``auto``, by dotted name
+            source = self.train_source
+            self.augment = make_augment(self.config, allowed, source.manifest)
+            self.label_checks: dict[str, LabelCheck] = {}  # by split
+            self.waits = Waits(source.slow_batches)  # of the training steps for their batches
+            self.train = self._loader("train", source, self.clock, self.waits)
+            self.val_loaders = {
+                name: self._loader(split_of(name), val_source, self.val_clock, Waits())
+                for name, val_source in self.val_sources.items()
+            }
+            self.tuning: LiveTuning | None = None  # changes how training records are read
+            if config["workers"]["num"] == auto.AUTO:
+                cores = cores_per_rank()
+                self.tuning = start_tuning(source, self.train, self.waits, cores, self.say)
+            check_num_steps(source.order, self.train.num_steps)
+            # all ranks learn the same, with the same code
+            learns = resume.learned(self.config, source.order.batch_size, source.manifest)
+            code = {"torch": str(torch.__version__), "code": code_digest()}
+            check_agreement(parallel, {**learns, **code})
+            stack.pop_all()
+
+    def _open_sources(self, stack: ExitStack, config: Config) -> Config:
+        """Open the data, and let ``stack`` close it. Return each ``auto``'s value by its name."""
+        from_data: Config = {}
+        allowed, parallel = self.allowed, self.parallel
+        given = config["data"]["train"]
+        # Values for the transform come from a source, and every source needs a transform.
+        if auto.is_wanted(config["transform"]):
+            plain = open_source("train", given, config, allowed, parallel, NoTransform())
+            with closing(plain) as source:
+                config, from_data = auto.resolve(config, source, ["transform"], self.declared)
+        train = open_source("train", given, config, allowed, parallel)
+        stack.callback(train.close)
+        config, numbers = auto.resolve(config, train, auto.PARTS, self.declared)
+        from_data |= numbers
+        if config["batch_size"] is None:  # ready batches have theirs
+            from_data["batch_size"] = train.order.batch_size
+            config = {**config, "batch_size": train.order.batch_size}
+        self.config = config
+        self.train_source = train
+        self.val_sources: dict[str, Source] = {}  # by name: "" is the only one
+        for name, given in val_sets(config["data"]).items():
+            split = split_of(name)
+            source = open_source(split, given, config, allowed, parallel)
+            stack.callback(source.close)
+            agreed = with_agreed_classes(train, source, config["select"], f"data.{split}")
+            self.val_sources[name] = agreed
+        return from_data
+
+    def _loader(self, split: str, source: Source, clock: Clock, waits: Waits) -> Loader:
+        data = self.config["data"]
+        given = data["train"]
+        if split != "train":
+            given = val_sets(data)[split.partition(".")[2]]
+        check = LabelCheck(f"data.{split} = {data_name(given)}", source.key)  # checks nothing yet
+        self.label_checks[split] = check
+        finish = self.augmenter(split == "train")
+        context = LoaderContext(source, self.device, finish, clock, waits, check)
+        return self.build("loader", context=context)
 
     @property
     def device(self) -> torch.device:
@@ -126,9 +182,7 @@ class Assembly:
     @property
     def val(self) -> Loader | Mapping[str, Loader] | None:
         """The loader of the only validation set, or those of several by name; None without any."""
-        if "" in self.val_loaders:
-            return self.val_loaders[""]
-        return self.val_loaders or None
+        return self.val_loaders.get("", self.val_loaders or None)
 
     @cached_property
     def sample(self) -> Batch:
@@ -150,22 +204,17 @@ class Assembly:
         return values
 
     @property
-    def learns(self) -> Learned:
+    def learns(self) -> resume.Learned:
         """The settings and data that decide which weights are learned."""
         source = self.train_source
-        learns = learned(self.config, source.order.batch_size, source.manifest)
-        return learns | followed(self.config, self.validates)
+        learns = resume.learned(self.config, source.order.batch_size, source.manifest)
+        return learns | resume.followed(self.config, self.validates)
 
     @property
-    def validates(self) -> Learned | None:
+    def validates(self) -> resume.Learned | None:
         """The facts that identify the validation data; None without validation."""
         manifests = {name: source.manifest for name, source in self.val_sources.items()}
-        return validation_data(manifests, self.config)
-
-    @property
-    def ends(self) -> Learned:
-        """The settings that may end the run before its last step."""
-        return ending(self.config)
+        return resume.validation_data(manifests, self.config)
 
     @property
     def graph_refusal(self) -> str | None:
@@ -194,93 +243,6 @@ class Assembly:
             self.trace.close()
 
 
-def assemble(
-    config: Config,
-    allowed: Sequence[str],
-    say: Callable[[str], None] = say,
-    profile: Path | None = None,
-) -> Assembly:
-    """Build the parts that deliver a run's data, each after the parts that it needs.
-
-    Args:
-        config: The configuration, resolved by Hydra into plain values.
-        allowed: Prefixes of the user's packages, whose classes the configuration may name.
-        say: Prints a note or a warning.
-        profile: The folder for a trace of a few steps; None: no trace.
-    """
-    config, starts_from = with_digest(config)
-    declared = declared_inputs(config)
-    config, sizes = with_declared_sizes(config, declared)
-    seed_generators(config["seed"])
-    device = find_device(config["device"])
-    keep_freed_memory(of_any_size=device.type == "cpu")
-    choose_algorithms(device, config["deterministic"])
-    parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
-    if parallel.rank != 0:
-        say = _quiet
-    device = parallel.device
-    use(device, pinned=False)
-    stay_beside(device)
-    of_rank = parallel.world_size > 1
-    clock: Clock = make_clock(device, config["clock"], of_rank)
-    val_clock: Clock = make_clock(device, config["clock"])
-    trace: ProfiledClock | None = None
-    if profile is not None:
-        clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
-    if of_rank:
-        parallel.time_exchanges(clock.mark)
-    with ExitStack() as stack:
-        config, from_data, train_source, val_sources = _sources(
-            stack, config, allowed, parallel, declared
-        )
-        augment = make_augment(config, allowed, train_source.manifest)
-
-        checks: dict[str, LabelCheck] = {}
-        sets = val_sets(config["data"]).items()
-        given = {"train": config["data"]["train"], **{split_of(name): own for name, own in sets}}
-
-        def loader(split: str, source: Source, loader_clock: Clock, waits: Waits) -> Loader:
-            finish = make_augmenter(config, augment, device, split == "train", say)
-            where = f"data.{split} = {data_name(given[split])}"
-            checks[split] = LabelCheck(where, source.key)  # which checks nothing yet
-            context = LoaderContext(source, device, finish, loader_clock, waits, checks[split])
-            return build("loader", config["loader"], allowed, context=context)
-
-        waits = Waits(train_source.slow_batches)
-        train = loader("train", train_source, clock, waits)
-        val_loaders = {
-            name: loader(split_of(name), source, val_clock, Waits())
-            for name, source in val_sources.items()
-        }
-        tuning: LiveTuning | None = None
-        if config["workers"]["num"] == AUTO:
-            tuning = start_tuning(train_source, train, waits, cores_per_rank(), say)
-        order = train_source.order
-        check_num_steps(order, train.num_steps)
-        check_ranks(parallel, learned(config, order.batch_size, train_source.manifest))
-        stack.pop_all()
-    return Assembly(
-        config=config,
-        allowed=allowed,
-        say=say,
-        parallel=parallel,
-        clock=clock,
-        val_clock=val_clock,
-        trace=trace,
-        train_source=train_source,
-        val_sources=val_sources,
-        augment=augment,
-        train=train,
-        waits=waits,
-        tuning=tuning,
-        val_loaders=val_loaders,
-        label_checks=checks,
-        from_data={**sizes, **from_data},
-        declared=declared,
-        starts_from=starts_from,
-    )
-
-
 def _quiet(text: str) -> None:
     """Print nothing, since only rank 0 prints."""
 
@@ -288,60 +250,19 @@ def _quiet(text: str) -> None:
 def find_device(name: str) -> torch.device:
     """Return the device called ``name``. ConfigError C119 if this machine does not have it."""
     if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-        # Each rank uses its own GPU. A tensor on the first GPU would waste memory there.
-        if device == torch.device("cuda") and torch.cuda.is_available():
-            return numbered(device)
+        if device == torch.device("cuda"):  # whose meaning differs between threads
+            device = torch.device("cuda", 0)
+            # Each rank uses its own GPU. A tensor on the first GPU would waste memory there.
+            if torch.cuda.is_available():
+                return device
         torch.empty(0, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        what = f"is not available on this machine ({last_line(error)})"
+        what = f"is not available on this machine ({words_of(error)})"
         raise ConfigError(119, f"device = {name}", what, "choose auto or cpu") from error
     return device
-
-
-def numbered(device: torch.device) -> torch.device:
-    """Return ``cuda:0`` for ``cuda``, whose meaning differs between threads."""
-    if device == torch.device("cuda"):
-        return torch.device("cuda", 0)
-    return device
-
-
-def _sources(
-    stack: ExitStack,
-    config: Config,
-    allowed: Sequence[str],
-    parallel: Parallel,
-    declared: DeclaredInputs,
-) -> tuple[Config, Config, Source, dict[str, Source]]:
-    """Open the data, and let ``stack`` close it.
-
-    Returns:
-        The configuration without ``auto``, the value of each ``auto`` by dotted name, the training
-        source, and the source of each validation set by its name.
-    """
-    from_data: Config = {}
-    # Values for the transform come from a source, and every source needs a transform.
-    if is_wanted(config["transform"]):
-        given = config["data"]["train"]
-        transform = NoTransform()
-        with closing(open_source("train", given, config, allowed, parallel, transform)) as source:
-            config, from_data = resolve(config, source, ["transform"], declared)
-    train = open_source("train", config["data"]["train"], config, allowed, parallel)
-    stack.callback(train.close)
-    config, numbers = resolve(config, train, PARTS, declared)
-    from_data |= numbers
-    if config["batch_size"] is None:  # ready batches have theirs
-        from_data["batch_size"] = train.order.batch_size
-        config = {**config, "batch_size": train.order.batch_size}
-    val: dict[str, Source] = {}
-    for name, given in val_sets(config["data"]).items():
-        split = split_of(name)
-        source = open_source(split, given, config, allowed, parallel)
-        stack.callback(source.close)
-        val[name] = with_agreed_classes(train, source, config["select"], f"data.{split}")
-    return config, from_data, train, val
 
 
 def open_source(
@@ -352,10 +273,7 @@ def open_source(
     parallel: Parallel,
     transform: Transform | None = None,
 ) -> Source:
-    """Open one data set. ``given`` says which, as ``data.SPLIT`` does.
-
-    Its transform is ``transform``, or the configured one.
-    """
+    """Open the data that ``given`` names, with ``transform`` or the configured one."""
     context = source_context(config, allowed, parallel, split == "train", transform)
     data = config["data"]
     chosen = {"path": given}
@@ -372,43 +290,6 @@ def source_context(
     transform: Transform | None = None,
 ) -> SourceContext:
     """Return what a source is given for training or for validation."""
-    workers = config["workers"]
-    order_choice: OrderChoice | None = None
-    if "_target_" in config["order"]:
-        order_choice = build("order", config["order"], allowed)
-    fold = None
-    if config["folds"] is not None:
-        fold = Fold(config["fold"], config["folds"], config["fold_by"])
-    key, block = "transform", config["transform"]
-    if not training and config["data"].get("val_transform") is not None:
-        key, block = "data.val_transform", config["data"]["val_transform"]
-    cores = cores_per_rank()
-    if parallel.device.type == "cuda":  # one is left to launch the step's kernels
-        cores = max(1, cores - 1)
-    return SourceContext(
-        order=_order(config, parallel, training),
-        order_choice=order_choice,
-        transform=transform or build(key, block, allowed),
-        transform_key=key,
-        training=training,
-        select=config["select"],
-        fold=fold,
-        val_batch_size=config["val_batch_size"],
-        seed=config["seed"],
-        num_workers=None if workers["num"] == AUTO else workers["num"],
-        worker_kind=workers["kind"],
-        device=parallel.device,
-        collate=config["collate"],
-        verify=config["verify"],
-        worker_timeout_s=workers["timeout_s"],
-        start_method=workers["start_method"],
-        num_cores=cores,
-        gather=parallel.gather,
-    )
-
-
-def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int], Order]:
-    """Return the function that makes this rank's order of a data set's records."""
     accumulate = config["accumulate"] if training else 1
     virtual_ranks = config["parallel"].get("virtual_ranks")
     batch_size = config["batch_size"] or 0
@@ -417,7 +298,7 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
         batch_size = config["rank_batch_size"] * num_ranks * accumulate
     if not training and config["val_batch_size"] is not None:
         batch_size = config["val_batch_size"]
-    return partial(
+    order = partial(
         Order,
         batch_size=batch_size,
         seed=config["seed"],
@@ -430,6 +311,39 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
         block=config["order"].get("block_records"),
         window=config["order"].get("window_blocks", 1),
         virtual_ranks=virtual_ranks,
+    )
+    order_choice: OrderChoice | None = None
+    if "_target_" in config["order"]:
+        order_choice = build("order", config["order"], allowed)
+    fold: Fold | None = None
+    if config["folds"] is not None:
+        fold = Fold(config["fold"], config["folds"], config["fold_by"])
+    key, block = "transform", config["transform"]
+    if not training and config["data"].get("val_transform") is not None:
+        key, block = "data.val_transform", config["data"]["val_transform"]
+    cores = cores_per_rank()
+    if parallel.device.type == "cuda":  # one is left to launch the step's kernels
+        cores = max(1, cores - 1)
+    workers = config["workers"]
+    return SourceContext(
+        order=order,
+        order_choice=order_choice,
+        transform=transform or build(key, block, allowed),
+        transform_key=key,
+        training=training,
+        select=config["select"],
+        fold=fold,
+        val_batch_size=config["val_batch_size"],
+        seed=config["seed"],
+        num_workers=None if workers["num"] == auto.AUTO else workers["num"],
+        worker_kind=workers["kind"],
+        device=parallel.device,
+        collate=config["collate"],
+        verify=config["verify"],
+        worker_timeout_s=workers["timeout_s"],
+        start_method=workers["start_method"],
+        num_cores=cores,
+        gather=parallel.gather,
     )
 
 
@@ -471,8 +385,7 @@ def make_augmenter(
 
 
 def fused(optim: Config) -> Config:
-    """Return the optimizer's block with ``fused: true``, if the optimizer has it and nothing else
-    is typed.
+    """Return the optimizer's block with ``fused: true`` if it can be. Typed options count.
 
     Only a fused optimizer reads its learning rate anew at every replay.
     """

@@ -1,25 +1,30 @@
-"""What the word ``auto`` stands for: facts that a configuration takes from the data.
+"""What the word ``auto`` stands for: facts that a configuration takes from its model or its data.
 
 ``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
 model, the objective, the transform, the augmentation and the metrics. Other keys with the value
 ``auto`` keep it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for
 the first ones. A typed value counts, unless it contradicts the data.
 
-``objective.predicts=auto`` is ``classes`` if the target holds whole numbers, else ``numbers``.
+A model of another library declares size, mean and deviation of the images that its weights were
+trained on. They count before the data.
 
+``objective.predicts=auto`` is ``classes`` if the target holds whole numbers, else ``numbers``.
 ``objective.class_weights=balanced`` stands for weights by the label counts of the training data.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
+from math import isfinite
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.config.declared_inputs import NOTHING, DeclaredInputs
-from framework.config.targets import data_name, walk
+from framework.config.targets import FOLDER, Config, data_name, is_foreign, is_from_folder, walk
 from framework.contracts.data import Source
-from framework.contracts.records import LABEL, ChannelStatistics, Manifest
+from framework.contracts.records import LABEL, ChannelStatistics
 from framework.data.classes import is_numbered
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
@@ -28,19 +33,179 @@ from framework.store.channel_statistics import num_channels, of_batch, statistic
 from framework.store.columns import StoreFacts
 
 AUTO = "auto"
-BALANCED = "balanced"
 CLASS_WEIGHTS = "class_weights"
 PREDICTS = "predicts"
 CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")
 CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
+SIZES = ("size", "resize")
 LIKELY_CHANNELS = (1, 3, 4)  # gray, RGB and RGBA
 LEAST_SIDE = 8  # of an image
 FEW_RECORDS = 128  # for the statistics of data that is no store
 FACTS = (*CHANNELS, *CLASSES, *STATISTICS)
 PARTS = ("model", "objective", "transform", "augment", "metrics")
+PROCESSOR = "preprocessor_config.json"
+MOST_PIXELS = 1 << 14  # of a side
+PIXEL = 1 / 255  # the scale for bytes in 0..1, as our parts take mean and std
+CLOSE = 1e-3  # between two values that are meant to be the same
 
-Config = dict[str, Any]
+
+class DeclaredInputs(NamedTuple):
+    """What a model says about its images; None for what it does not say."""
+
+    size: list[int] | None = None  # height and width in pixels
+    resize: int | None = None  # the shorter side before the crop, in pixels
+    mean: list[float] | None = None  # per channel, for pixels in 0..1
+    std: list[float] | None = None
+
+    def value(self, key: str) -> Any:
+        """Return what is declared for a key of a transform or an augmentation."""
+        return self._asdict().get(key)
+
+
+NOTHING = DeclaredInputs()
+
+
+def declared_inputs(config: Config) -> DeclaredInputs:
+    """Return what the model declares, if its weights are pretrained or ``init`` gives some.
+
+    A run of ours, whose weights know other numbers, declares nothing. ConfigError C305 for a
+    damaged folder of Hugging Face.
+    """
+    block = config["model"]
+    target = str(block.get("_target_"))
+    start = config["init"]["weights"]
+    if is_from_folder(target):
+        return _of_folder(str(block.get(FOLDER) or next(iter(block.get("_args_") or []), "")))
+    is_given = start is not None and not os.path.isdir(start)
+    if is_foreign(target) and (is_given or block.get("pretrained") or block.get("weights")):
+        # building the model says what is wrong with a name, or that the package is missing
+        with suppress(ImportError, RuntimeError, ValueError, KeyError):
+            if target.startswith("timm."):
+                return _of_timm(block)
+            if target.startswith("torchvision."):
+                return _of_torchvision(target.rpartition(".")[2], block.get("weights"))
+    return NOTHING
+
+
+def _of_folder(folder: str) -> DeclaredInputs:
+    path = os.path.join(folder, PROCESSOR)
+    if not os.path.isfile(path):
+        return NOTHING
+    try:
+        with open(path, encoding="utf-8") as file:
+            given = json.load(file)
+        size = given.get("size")
+        crop = given.get("crop_size") if given.get("do_center_crop") else None
+        shortest = size.get("shortest_edge") if isinstance(size, dict) else None
+        resize = None if shortest is None or crop is None else _pixels(shortest)
+        if shortest is not None and crop is None and "crop_pct" in given:
+            crop = shortest
+            resize = round(_pixels(shortest) / given["crop_pct"])
+        declared = DeclaredInputs(_pair(size if crop is None else crop), resize)
+        is_scaled = abs(given.get("rescale_factor", PIXEL) - PIXEL) < CLOSE * PIXEL
+        if not given.get("do_normalize", True) or not is_scaled:
+            return declared
+        mean, std = _numbers(given.get("image_mean")), _numbers(given.get("image_std"))
+        return declared._replace(mean=mean, std=std)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        what = f"is no description of images ({type(error).__name__})"
+        fix = "correct it, or remove it and type what the model needs"
+        raise ConfigError(305, path, what, fix) from error
+
+
+def _pair(size: Any) -> list[int] | None:
+    """Return height and width of a number, a block or a list of them."""
+    if size is None or (isinstance(size, dict) and "height" not in size):
+        return None
+    if isinstance(size, dict):
+        size = [size["height"], size["width"]]
+    height, width = size if isinstance(size, list | tuple) and len(size) > 1 else np.repeat(size, 2)
+    return [_pixels(height), _pixels(width)]
+
+
+def _pixels(value: Any) -> int:
+    if int(value) != value or not 0 < value <= MOST_PIXELS:
+        raise ValueError("no number of pixels")
+    return int(value)
+
+
+def _numbers(values: Any) -> list[float] | None:
+    if values is None:
+        return None
+    numbers = [float(value) for value in values]
+    if not 0 < len(numbers) <= 64 or not all(map(isfinite, numbers)):
+        raise ValueError("no numbers per channel")
+    return numbers
+
+
+def _of_timm(block: Config) -> DeclaredInputs:
+    from timm import get_pretrained_cfg  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+    given = get_pretrained_cfg(block["model_name"])
+    if given is None:
+        return NOTHING
+    size = _pair(block.get("img_size") or None) or list(given.input_size[1:])
+    resize = round(min(size) / (given.crop_pct or 1))
+    return DeclaredInputs(size, resize, _numbers(given.mean), _numbers(given.std))
+
+
+def _of_torchvision(name: str, weights: Any) -> DeclaredInputs:
+    from torchvision.models import get_model_weights  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+    chosen = str(weights or "DEFAULT").rpartition(".")[2]
+    given = vars(get_model_weights(name)[chosen].transforms())
+    resize = given.get("resize_size")
+    size = _pair(given.get("crop_size") or resize)
+    shorter = resize[0] if resize else None
+    return DeclaredInputs(size, shorter, _numbers(given.get("mean")), _numbers(given.get("std")))
+
+
+def with_declared_sizes(config: Config, declared: DeclaredInputs) -> tuple[Config, Config]:
+    """Replace ``auto`` sizes of the transforms by what the model declares.
+
+    Return the configuration, and the sizes by dotted name. ConfigError C304 for a size that the
+    model does not declare.
+    """
+    config = deepcopy(config)
+    numbers: Config = {}
+    for name, block, key in _image_keys(config, SIZES):
+        if block[key] == AUTO:
+            value = declared.value(key)
+            if value is None:
+                what = "cannot be known: the model declares no such size for its weights"
+                raise ConfigError(304, f"{name} = {AUTO}", what, f"type it: {name}=[224,224], say")
+            numbers[name] = block[key] = value
+    return config, numbers
+
+
+def contradictions(
+    config: Config, declared: DeclaredInputs, automatic: Collection[str]
+) -> list[str]:
+    """Return a note for each typed size, mean and deviation that differs from what is declared.
+
+    ``automatic`` are the dotted names of values that nobody has typed.
+    """
+    notes: list[str] = []
+    for name, block, key in _image_keys(config, (*SIZES, *STATISTICS)):
+        wanted, value = declared.value(key), block[key]
+        if value is None or wanted is None or name in automatic:
+            continue
+        own, other = np.atleast_1d(value), np.atleast_1d(wanted)
+        fits = len(own) in (1, len(other)) and np.allclose(own, other, rtol=0, atol=CLOSE)
+        if not fits:
+            notes.append(f"{name}={value} differs from what the model declares, {wanted}")
+    return notes
+
+
+def _image_keys(config: Config, keys: tuple[str, ...]) -> Iterator[tuple[str, Config, str]]:
+    """Yield (dotted name, block, key) of the keys of our parts that change images."""
+    parts = {name: config[name] for name in ("transform", "augment")}
+    parts["data.val_transform"] = config["data"].get("val_transform")
+    for part, root in parts.items():
+        for name, block in walk(root, part):
+            if isinstance(block, dict) and str(block.get("_target_")).startswith("framework."):
+                yield from ((f"{name}.{key}", block, key) for key in keys if key in block)
 
 
 class _Place(NamedTuple):
@@ -53,7 +218,23 @@ class _Place(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether the data decides."""
-        return self.block[self.key] == (BALANCED if self.key == CLASS_WEIGHTS else AUTO)
+        return self.block[self.key] == ("balanced" if self.key == CLASS_WEIGHTS else AUTO)
+
+    @property
+    def field(self) -> str:
+        """The field that the block changes; the first one if it changes several alike."""
+        fields = self.block.get("field", "image")
+        return str(fields[0]) if isinstance(fields, list) and fields else str(fields)
+
+
+def _places(part: Any, where: str) -> Iterator[_Place]:
+    """Yield all facts in a part of the configuration."""
+    for name, block in walk(part, where):
+        if isinstance(block, dict):
+            own = (CLASS_WEIGHTS, PREDICTS) if name == "objective" else ()
+            for key in (*FACTS, *own):
+                if key in block:
+                    yield _Place(block, f"{name}.{key}", key)
 
 
 def is_wanted(part: Any) -> bool:
@@ -80,7 +261,7 @@ def resolve(
 
     Raises:
         ConfigError: C154 or C156 for a typed value that contradicts the data, C157 for a fact that
-            the data does not tell.
+            the data does not tell, C316 for weights of classes.
     """
     config = {**config, **{name: deepcopy(config.get(name)) for name in parts}}
     data = _Data(config, source, declared)
@@ -98,14 +279,12 @@ def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | No
     """Return the error of a model that fails because another number of channels was typed, or None.
 
     Only a model that fails is compared: the manifest does not know what the user's own transform or
-    augmentation makes of an image.
-
-    ``why`` is what the model said.
+    augmentation makes of an image. ``why`` is what the model said.
     """
     data = _Data(config, source, NOTHING)
+    stored = data.channels(data.input)
     for key in CHANNELS:
         typed = config["model"].get(key)
-        stored = data.channels(data.input)
         if type(typed) is int and stored is not None and typed != stored:
             what = f"{data.path} has {data.input!r} with {_counted(stored, 'channel')} ({why})"
             fix = f"leave it out, or give {stored}"
@@ -122,25 +301,29 @@ class _Data:
         self.source = source
         self.fields = source.manifest.fields
         self.path = data_name(config["data"]["train"])
-        self.asked = config["objective"].get("input")
-        self.input = self._input(self.asked)
-        self.target = config["objective"].get("target")
         objective = config["objective"]
+        self.images = [name for name, field in self.fields.items() if num_channels(field)]
+        asked = objective.get("input")
+        self.asked = asked[0] if isinstance(asked, list) and asked else asked
+        candidates = ("image", *self.images)
+        if isinstance(self.asked, str):
+            candidates = (self.asked,)
+        # what the model gets first
+        self.input = next((name for name in candidates if name in self.fields), None)
+        self.target = objective.get("target")
         losses = (objective.get("losses") or {}).values()
         blocks = [block for block in (objective, *losses) if isinstance(block, dict)]
         ignored = [block["ignore_index"] for block in blocks if "ignore_index" in block]
-        self.ignore_index = ignored[0] if ignored else None
-        self.num_classes = _num_classes(source.manifest, self.ignore_index)
+        self.ignore_index = next(iter(ignored), None)
+        manifest = source.manifest
+        size = len(manifest.classes)
+        # Labels of plain numbers up to ``ignored``, such as 255, end at the largest of the others.
+        is_ignored = self.ignore_index == size - 1 and is_numbered(manifest.classes)
+        if is_ignored and manifest.class_counts:
+            counted = [label for label, count in enumerate(manifest.class_counts) if count]
+            size = 1 + max((label for label in counted if label != self.ignore_index), default=-1)
+        self.num_classes = size or None
         self._measured: dict[str, ChannelStatistics] | None = None
-
-    def _input(self, given: Any) -> str | None:
-        """Return the field that the model gets first: the objective's, or the first image."""
-        if isinstance(given, list) and given:
-            given = given[0]
-        if isinstance(given, str):
-            return given if given in self.fields else None
-        images = [name for name, field in self.fields.items() if num_channels(field)]
-        return next((name for name in ("image", *images) if name in self.fields), None)
 
     def channels(self, name: str | None) -> int | None:
         """Return the channels that a model sees: of an image or a video, or an array's first size.
@@ -156,20 +339,6 @@ class _Data:
             return field.shape[0]
         return field.channels
 
-    def statistics(self, name: str | None) -> ChannelStatistics | None:
-        """Return what was measured while packing. Data that was not packed is measured now."""
-        if name is None or name not in self.fields or num_channels(self.fields[name]) is None:
-            return None
-        stored = self.source.manifest.statistics
-        if name in stored:
-            return stored[name]
-        if isinstance(self.source, StoreSource | DALISource):
-            if self._measured is None:
-                self._measured = statistics_of(self.source.store)
-            return self._measured.get(name)
-        # A Dataset of the user's may take a long time for each item.
-        return of_batch(self.source.sample(FEW_RECORDS)[name])
-
     def fact(self, place: _Place) -> Any:
         """Return what ``auto`` stands for at ``place``. ConfigError C157 if nothing tells it."""
         where = f"{place.name} = {place.block[place.key]}"
@@ -177,69 +346,57 @@ class _Data:
             return self._weights(where)
         if place.key == PREDICTS:
             field = self.fields.get(str(self.target))
-            if field is None or field.kind == "image":
-                return "numbers"
-            return "classes" if np.issubdtype(field.dtype, np.integer) else "numbers"
-        if place.key not in CLASSES:
-            self._check_layout(place, where)
+            is_whole = field is not None and np.issubdtype(field.dtype, np.integer)
+            return "classes" if field and is_whole and field.kind != "image" else "numbers"
+        asked = self.asked if place.key in CHANNELS else place.field
         if place.key in CLASSES:
             value, example = self._num_values() or self.num_classes, "10"
             what = f"{self.path} names no classes"
-        elif place.key in CHANNELS:
-            value, example = self.channels(self.input), "3"
-            what = f"{self.path} has no field with channels for the model"
         else:
-            value, example = self._moments(place), "[0.5]"
-            what = f"{self.path} has no statistics of {_field_of(place.block)!r}"
-        if value is None:
-            if isinstance(self.source, StoreSource | DALISource):
-                self.source.sample(1)  # a record that cannot be read is the reason
-            fix = f"type it: {place.name}={example}, say"
-            if place.key in CLASSES:
-                what, fix = self._other_target(place) or (what, fix)
-            asked = self.asked if place.key in CHANNELS else _field_of(place.block)
-            images = [name for name, field in self.fields.items() if num_channels(field)]
-            is_named = isinstance(asked, str) and asked not in self.fields and len(images) == 1
-            if is_named and place.key not in CLASSES:
-                what = f"{self.path} has no field {asked!r}, its images are {images[0]!r}"
-                fix = f"set objective.input={images[0]} augment.field={images[0]}"
-            raise ConfigError(157, where, f"cannot be known: {what}", fix)
-        return value
+            name = self.input if place.key in CHANNELS else place.field
+            self._check_layout(where, place.name, name)
+            value, example = self.channels(name), "3"
+            what = f"{self.path} has no field with channels for the model"
+            if place.key not in CHANNELS:
+                value, example = self._moments(place), "[0.5]"
+                what = f"{self.path} has no statistics of {name!r}"
+        if value is not None:
+            return value
+        if isinstance(self.source, StoreSource | DALISource):
+            self.source.sample(1)  # a record that cannot be read is the reason
+        fix = f"type it: {place.name}={example}, say"
+        if place.key in CLASSES and isinstance(self.target, str) and self.target not in self.fields:
+            what = f"{self.path} has no field {self.target!r}"
+            what += did_you_mean(self.target, list(self.fields))
+            fix = f"set objective.target to one of {listed(list(self.fields))}"
+        is_unknown = isinstance(asked, str) and asked not in self.fields
+        if place.key not in CLASSES and is_unknown and len(self.images) == 1:
+            name = self.images[0]
+            what = f"{self.path} has no field {asked!r}, its images are {name!r}"
+            fix = f"set objective.input={name} augment.field={name}"
+        raise ConfigError(157, where, f"cannot be known: {what}", fix)
 
-    def _check_layout(self, place: _Place, where: str) -> None:
+    def _check_layout(self, where: str, key: str, name: str | None) -> None:
         """Raise ConfigError C157 for an array whose first axis is hardly the one of channels."""
-        name = self.input if place.key in CHANNELS else _field_of(place.block)
         field = self.fields.get(name or "")
         if field is None or field.encoding != "raw" or field.channels is not None:
             return
         shape = [size or 0 for size in field.shape]
+        # a signal has few channels, and is long
+        sides = sorted(shape[:2])
+        if len(sides) < 2 or sides[0] < LEAST_SIDE or sides[1] > 3 * sides[0]:
+            return
         what = f"{name!r} is {field.dtype} {shape}"
-        if len(shape) == 3 and shape[2] in LIKELY_CHANNELS and _is_like_an_image(*shape[:2]):
+        if len(shape) == 3 and shape[2] in LIKELY_CHANNELS:
             what += ", which looks like [height, width, channels]"
             shape = [shape[2], *shape[:2]]
-        elif len(shape) == 2 and field.dtype == "uint8" and _is_like_an_image(*shape):
+        elif len(shape) == 2 and field.dtype == "uint8":
             what += ", which looks like an image without an axis of channels"
             shape = [1, *shape]
         else:
             return
-        fix = f"change its shape to {shape}, or type {place.name} if the shape is right"
+        fix = f"change its shape to {shape}, or type {key} if the shape is right"
         raise ConfigError(157, where, f"cannot be known: {what}", fix)
-
-    def _other_target(self, place: _Place) -> tuple[str, str] | None:
-        """Return what is wrong, and what to do, if the target's field tells no classes."""
-        if not isinstance(self.target, str):
-            return None
-        field = self.fields.get(self.target)
-        if field is not None and field.encoding == "raw" and len(field.shape) == 1:
-            length = field.shape[0]
-            what = f"{self.path} names no classes, and {self.target!r} holds {length} numbers"
-            example = f"type it: {place.name}={length} if each is 0 or 1 for a label of its own"
-            return what, f"{example}, else the number of classes"
-        if field is not None:
-            return None
-        hint = did_you_mean(self.target, list(self.fields))
-        what = f"{self.path} has no field {self.target!r}{hint}"
-        return what, f"set objective.target to one of {listed(list(self.fields))}"
 
     def _num_values(self) -> int | None:
         """Return how many numbers a record's target has, if they are no classes; else None.
@@ -276,11 +433,19 @@ class _Data:
         return [round(float(mean / count), 6) if count else 1.0 for count in counts]
 
     def _moments(self, place: _Place) -> list[float] | None:
-        field = _field_of(place.block)
+        """Return what was declared, or measured while packing. Other data is measured now."""
+        name = place.field
         declared = self.declared.value(place.key)
-        if declared is not None and len(declared) in (1, self.channels(field)):
+        if declared is not None and len(declared) in (1, self.channels(name)):
             return declared
-        statistics = self.statistics(field)
+        if name not in self.images:
+            return None
+        statistics = self.source.manifest.statistics.get(name)
+        if statistics is None and isinstance(self.source, StoreSource | DALISource):
+            self._measured = self._measured or statistics_of(self.source.store)
+            statistics = self._measured.get(name)
+        elif statistics is None:  # a Dataset of the user's may take a long time for each item
+            statistics = of_batch(self.source.sample(FEW_RECORDS)[name])
         if statistics is None:
             return None
         if place.key == "mean":
@@ -299,56 +464,20 @@ class _Data:
             if (is_compared or place.name.count(".") == 1) and value < num_classes:
                 fix = f"leave it out, or give {num_classes} or more"
                 raise ConfigError(154, where, what, fix)
-        elif place.key in STATISTICS and isinstance(value, list):
-            self._check_length(place, len(value))
         elif place.key == CLASS_WEIGHTS and isinstance(value, list) and len(value) < num_classes:
             raise ConfigError(316, where, what, "give a weight for each, or balanced")
-
-    def _check_length(self, place: _Place, length: int) -> None:
-        name = _field_of(place.block)
-        stored = self.channels(name)
-        other = place.block.get("std" if place.key == "mean" else "mean")
-        is_same = not isinstance(other, list) or len(other) == length
-        if stored is None or (length in (1, stored) and is_same):
-            return
-        what = f"has {_counted(length, 'number')}, {name!r} has {_counted(stored, 'channel')}"
-        if length in (1, stored):
-            what = f"has {_counted(length, 'number')}, the other one of mean and std has not"
-        fix = "leave mean and std out, or give both with one number, or with one per channel"
-        raise ConfigError(156, f"{place.name} = {place.block[place.key]}", what, fix)
-
-
-def _num_classes(manifest: Manifest, ignored: Any) -> int | None:
-    """Return how many classes there are, None if they are not known.
-
-    Labels of plain numbers up to ``ignored``, such as 255, end at the largest of the others.
-    """
-    size = len(manifest.classes)
-    if ignored == size - 1 and is_numbered(manifest.classes) and manifest.class_counts:
-        counted = [number for number, count in enumerate(manifest.class_counts) if count]
-        size = 1 + max((number for number in counted if number != ignored), default=-1)
-    return size or None
-
-
-def _is_like_an_image(height: int, width: int) -> bool:
-    """Return whether an array of this size is hardly a signal, which has few long channels."""
-    return min(height, width) >= LEAST_SIDE and max(height, width) <= 3 * min(height, width)
-
-
-def _places(part: Any, where: str) -> Iterator[_Place]:
-    """Yield all facts in a part of the configuration."""
-    for name, block in walk(part, where):
-        if isinstance(block, dict):
-            yield from (_Place(block, f"{name}.{key}", key) for key in block if key in FACTS)
-            if name == "objective":
-                own = [key for key in (CLASS_WEIGHTS, PREDICTS) if key in block]
-                yield from (_Place(block, f"{name}.{key}", key) for key in own)
-
-
-def _field_of(block: Config) -> str:
-    """Return the field that a block changes; the first one if it changes several alike."""
-    fields = block.get("field", "image")
-    return str(fields[0]) if isinstance(fields, list) and fields else str(fields)
+        elif place.key in STATISTICS and isinstance(value, list):
+            stored = self.channels(place.field)
+            other = place.block.get("std" if place.key == "mean" else "mean")
+            is_same = not isinstance(other, list) or len(other) == len(value)
+            if stored is None or (len(value) in (1, stored) and is_same):
+                return
+            what = f"{place.field!r} has {_counted(stored, 'channel')}"
+            if len(value) in (1, stored):
+                what = "the other one of mean and std has not"
+            what = f"has {_counted(len(value), 'number')}, {what}"
+            fix = "leave mean and std out, or give both with one number, or with one per channel"
+            raise ConfigError(156, where, what, fix)
 
 
 def _counted(number: int, noun: str, plural: str = "s") -> str:

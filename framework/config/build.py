@@ -6,32 +6,39 @@ Hydra's ``instantiate`` would resolve what is left of a reference in a text once
 
 import importlib
 import inspect
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from functools import partial
 from types import NoneType
 from typing import Any
 
 import torch
 
-from framework.config.foreign_models import advice, is_foreign, prepare, secured
 from framework.config.rule import Rule
-from framework.config.signature import static_signature
-from framework.config.targets import SPECIAL, Config, check_name, data_name, targets
+from framework.config.targets import (
+    SPECIAL,
+    Config,
+    check_name,
+    data_name,
+    is_foreign,
+    secured,
+    static_signature,
+    targets,
+)
 from framework.contracts.training import Schedule
 from framework.errors import ConfigError, words_of
 from framework.schedule.constant import Constant
 from framework.schedule.torch_schedule import TorchSchedule
+from framework.system.extras import pip_install
 from framework.system.user_code import raise_if_user_error
 
 PLAIN = {str, int, float, bool, NoneType}
-PER = "per"  # the key that says when a scheduler of torch takes a step
-EPOCHS = "warmup_epochs"
 OPTIMIZER = "optimizer"  # the argument that tells a scheduler of torch
+EXTRAS = {"timm": "timm", "torchvision": "timm", "transformers": "huggingface"}
 
 
 def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> Any:
-    """Build the part that ``block`` describes.
+    """Build the part that ``block`` describes, after those inside it.
 
     Args:
         where: The block's name in the configuration, for messages.
@@ -44,64 +51,27 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         UserCodeError: U100 for an exception in the user's own code.
         ResourceError: R104 for a lack of memory.
     """
-    return deferred(where, block, allowed)(**runtime)
-
-
-def deferred(where: str, block: Config, allowed: Sequence[str]) -> Callable[..., Any]:
-    """Check a block, and return a picklable function that makes its part, as ``build`` does."""
     for place, inner in targets(block, where):
         check_name(place, inner["_target_"], allowed)
         _check_resolved(place, inner["_target_"], allowed)
     block = _secured(where, block, allowed)
-    with _explained(where, block, allowed):
-        made = _made({**block, "_partial_": True})
-    return partial(_call, where, block, tuple(allowed), made)
-
-
-def _call(
-    where: str,
-    block: Config,
-    allowed: Sequence[str],
-    made: partial[Any],
-    /,
-    *args: Any,
-    **runtime: Any,
-) -> Any:
-    if both := sorted(made.keywords.keys() & runtime.keys()):
-        what = "comes from the run, not from the configuration"
-        raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
-    arguments = {**made.keywords, **runtime}
-    with _explained(where, block, allowed):
-        _check_arguments(where, made.func, made.args, arguments)
-        return made.func(*made.args, *args, **arguments)
-
-
-@contextmanager
-def _explained(where: str, block: Config, allowed: Sequence[str]) -> Generator[None]:
-    """Turn an error of the part that ``block`` describes into one of the configuration."""
     try:
-        yield
+        made = _made({**block, "_partial_": True})
+        if both := sorted(made.keywords.keys() & runtime.keys()):
+            what = "comes from the run, not from the configuration"
+            raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
+        whole = partial(made, **runtime)
+        _check_arguments(where, whole)
+        return whole()
     except Exception as error:
         raise_if_user_error(error, allowed, fix=f"correct it, or the arguments of {where}")
         if isinstance(error, TypeError | ValueError | RuntimeError):
-            raise _refused(where, block, error) from error
+            what = words_of(error)
+            fix = "correct its arguments"
+            if "Nesterov" in what:
+                fix = f"add {where}.nesterov=false"
+            raise ConfigError(113, f"{where} = {data_name(block)}", what, fix) from error
         raise
-
-
-def _made(node: Any) -> Any:
-    """Return a value in which every block with a ``_target_`` is what the target makes of it."""
-    if isinstance(node, list):
-        return [_made(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    values = node
-    if node.get("_recursive_", True):
-        values = {key: _made(value) for key, value in node.items()}
-    if "_target_" not in node:
-        return values
-    keywords = {key: value for key, value in values.items() if key not in SPECIAL}
-    call = partial(_resolve(node["_target_"]), *(values.get("_args_") or ()), **keywords)
-    return call if node.get("_partial_") else call()
 
 
 def _secured(where: str, node: Any, allowed: Sequence[str]) -> Any:
@@ -114,11 +84,18 @@ def _secured(where: str, node: Any, allowed: Sequence[str]) -> Any:
     return {key: _secured(f"{where}.{key}", item, allowed) for key, item in block.items()}
 
 
-def _refused(where: str, block: Any, error: BaseException) -> ConfigError:
-    place = f"{where} = {data_name(block)}"
-    what = last_line(error)
-    fix = f"add {where}.nesterov=false" if "Nesterov" in what else "correct its arguments"
-    return ConfigError(113, place, what, fix)
+def _made(node: Any) -> Any:
+    """Return a value in which every block with a ``_target_`` is what the target makes of it."""
+    if isinstance(node, list):
+        return [_made(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    values = {key: _made(value) for key, value in node.items()}
+    if "_target_" not in node:
+        return values
+    keywords = {key: value for key, value in values.items() if key not in SPECIAL}
+    call = partial(_resolve(node["_target_"]), *(values.get("_args_") or ()), **keywords)
+    return call if node.get("_partial_") else call()
 
 
 def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
@@ -127,19 +104,27 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
     ConfigError C105 for another package's function inside the user's, as in ``mypkg.os.system``.
     """
     place = f"{where}._target_ = {target}"
+    package = target.partition(".")[0]
+    packages = tuple(allowed)
+    fix = "correct the name"
+    if is_foreign(target):
+        packages = (*packages, f"{package}.")
+        fix = f"{pip_install(EXTRAS[package])}, or correct the name"
     try:
-        prepare(target)
+        if is_foreign(target) and package == "transformers":  # keep it off the network, and quiet
+            os.environ.setdefault("HF_HUB_OFFLINE", "1")
+            from transformers.utils import logging  # noqa: PLC0415
+
+            logging.set_verbosity_error()
+            logging.disable_progress_bar()
         part = _resolve(target)
     except Exception as error:
         raise_if_user_error(error, allowed, fix=f"correct it: {place} cannot be loaded")
         # a torchvision of another torch raises RuntimeError
         if isinstance(error, ImportError | AttributeError | RuntimeError):
             what = f"cannot be found ({words_of(error)})"
-            raise ConfigError(105, place, what, advice(target)) from error
+            raise ConfigError(105, place, what, fix) from error
         raise
-    packages = tuple(allowed)
-    if is_foreign(target):
-        packages = (*packages, f"{target.partition('.')[0]}.")
     home = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', '')}"
     if target.startswith(packages) and not (callable(part) and home.startswith(packages)):
         what = f"is really {home}, which is not in a package that you allowed"
@@ -153,7 +138,7 @@ def _resolve(target: str) -> Any:
         try:
             part: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            if error.name is not None and f"{name}.".startswith(f"{error.name}."):
                 continue
             raise
         for attribute in parts[cut:]:
@@ -162,17 +147,16 @@ def _resolve(target: str) -> Any:
     raise ImportError(f"no module named {parts[0]!r}")
 
 
-def _check_arguments(
-    where: str, function: Callable[..., Any], args: Sequence[Any], keywords: Config
-) -> None:
+def _check_arguments(where: str, call: partial[Any]) -> None:
+    """Check the names of arguments, and values of plain types. ConfigError C101 or C106."""
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(call.func)
     except (ValueError, TypeError):  # built in C
         return
     try:
-        bound = signature.bind(*args, **keywords)
+        bound = signature.bind(*call.args, **call.keywords)
     except TypeError as error:
-        what = f"{function.__qualname__}: {error}"
+        what = f"{call.func.__qualname__}: {error}"
         raise ConfigError(106, where, what, "correct its keys") from error
     for name, value in bound.arguments.items():
         # only plain types are compared: the part itself checks all others
@@ -182,13 +166,10 @@ def _check_arguments(
             raise rule.error(f"{where}.{name}", value)
 
 
-def last_line(error: BaseException) -> str:
-    """Return the message of an exception on one line."""
-    return words_of(error) or type(error).__name__
-
-
-def takes_optimizer(block: Config) -> bool:
-    """Return whether a block describes a scheduler of torch, which takes an optimizer."""
+def takes_optimizer(block: Any) -> bool:
+    """Return whether a value is a block of a scheduler of torch, which takes an optimizer."""
+    if not isinstance(block, dict) or "_target_" not in block:
+        return False
     signature = static_signature(str(block["_target_"]))
     return signature is not None and OPTIMIZER in signature.names
 
@@ -208,17 +189,17 @@ def build_schedule(
         warmup_steps: Scaled, if the schedule has a warm-up.
     """
     if not takes_optimizer(block):
-        own = {key: value for key, value in block.items() if key != EPOCHS}
+        own = {key: value for key, value in block.items() if key != "warmup_epochs"}
         if "warmup_steps" in own:
             own["warmup_steps"] = int(warmup_steps or 0)
         return build("schedule", own, allowed), None
-    own = {key: value for key, value in block.items() if key != PER}
+    own = {key: value for key, value in block.items() if key != "per"}
 
     def make(stand_in: torch.optim.Optimizer) -> Any:
         return _scheduler("schedule", own, allowed, stand_in)
 
     name = str(block["_target_"])
-    return Constant(), TorchSchedule(make, optimizer, block.get(PER, "step"), name)
+    return Constant(), TorchSchedule(make, optimizer, block.get("per", "step"), name)
 
 
 def _scheduler(
@@ -227,14 +208,10 @@ def _scheduler(
     """Build a scheduler, after those in its lists, as SequentialLR and ChainedScheduler have."""
     inner: Config = {OPTIMIZER: optimizer}
     for key, value in block.items():
-        if isinstance(value, list) and value and all(_describes(item) for item in value):
+        if isinstance(value, list) and value and all(map(takes_optimizer, value)):
             inner[key] = [
                 _scheduler(f"{where}.{key}.{number}", item, allowed, optimizer)
                 for number, item in enumerate(value)
             ]
     outer = {key: value for key, value in block.items() if key not in inner}
     return build(where, outer, allowed, **inner)
-
-
-def _describes(item: Any) -> bool:
-    return isinstance(item, dict) and "_target_" in item and takes_optimizer(item)

@@ -8,24 +8,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import file_digest
-from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from framework.config.foreign_models import FOLDER
-from framework.config.targets import Config
-from framework.errors import CheckpointError, ConfigError, did_you_mean
+from framework.config.targets import FOLDER, Config
+from framework.errors import CheckpointError, ConfigError, did_you_mean, words_of
 from framework.objective.distill import Distill
 from framework.train.weight_files import read_weights, weights_path
 
 FEW = 4  # names in a message
-MOST_COMPARED = 200  # names of each side, when a rename is looked for
 DIGEST = "digest"  # of the file, in the block ``init``
 ALL = "*"  # stands for every name in ``init.rename``, to which it gives a prefix
-QUOTES = "''"  # an empty name
 CLASSES = ("num_classes", "num_labels", "out_features")  # arguments that size a head
 
 
@@ -73,13 +69,20 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
     rename = choice["rename"] or {}
     own: dict[str, Tensor] = model.state_dict()
     old = [f"{prefix}." for prefix in rename]  # what the names in the file may begin with
-    weights = read_weights(path, choice["average"], [*own, *old])
-    weights = _renamed(weights, rename)
-    _check_skipped(choice["skip"], {*own, *weights})
+    weights = _renamed(read_weights(path, choice["average"], [*own, *old]), rename)
+    skipped: set[str] = set()
+    for pattern in choice["skip"]:
+        named = {
+            name
+            for name in {*own, *weights}
+            if name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
+        }
+        if not named:
+            raise _unknown(f"init.skip = [{pattern}]", pattern, {*own, *weights})
+        skipped |= named
+    common = [name for name in own if name in weights and name not in skipped]
     typed = (config["model"].get(key) for key in CLASSES)
     sized = next((size for size in typed if type(size) is int), num_classes)
-    skipped = {name for name in {*own, *weights} if _is_named(name, choice["skip"])}
-    common = [name for name in own if name in weights and name not in skipped]
     last_module = next(reversed(list(own)), "").rpartition(".")[0]
     heads: list[str] = []  # of which only the number of classes differs, the first size
     for name in common:
@@ -89,28 +92,29 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
         if differs and (here[0] == sized if sized else is_last):
             heads.append(name)
     loaded = [name for name in common if name not in heads]
-    _check_names(f"init = {path}", own, weights, skipped, common)
+    where = f"init = {path}"
+    _check_names(where, own, weights, skipped, common)
     for name in loaded:
         here, there = own[name], weights[name]
         fix = f"build the model that was saved, or leave it new: init.skip=[{_module(name)}]"
-        what = f"{name} is {list(there.shape)} there, and {list(here.shape)} in the model"
-        kinds = [(value.is_floating_point(), value.is_complex()) for value in (here, there)]
-        if here.shape == there.shape and kinds[0] != kinds[1]:
+        if here.shape != there.shape:
+            what = f"{name} is {list(there.shape)} there, and {list(here.shape)} in the model"
+            raise CheckpointError(115, where, what, fix)
+        if not torch.can_cast(there.dtype, here.dtype) or (
+            here.is_floating_point() and not there.is_floating_point()
+        ):
             what = f"{name} is {there.dtype} there, and {here.dtype} in the model"
-        elif here.shape == there.shape:
-            continue
-        raise CheckpointError(115, f"init = {path}", what, fix)
+            raise CheckpointError(115, where, what, fix)
     if not loaded:
-        what = "nothing is left to load"
         fix = "leave init out, or name less in init.skip"
-        raise CheckpointError(116, f"init = {path}", what, fix)
+        raise CheckpointError(116, where, "nothing is left to load", fix)
     with torch.no_grad():
         for name in loaded:
             own[name].copy_(weights[name])
     new: list[str] = []
     if heads:
-        sizes = own[heads[0]].shape[0], weights[heads[0]].shape[0]
-        new.append(f"{_few(heads)} ({sizes[0]} classes instead of {sizes[1]})")
+        sizes = f"{own[heads[0]].shape[0]} classes instead of {weights[heads[0]].shape[0]}"
+        new.append(f"{_few(heads)} ({sizes})")
     if left := [name for name in own if name in skipped]:
         new.append(f"{_few(left)} (init.skip)")
     unused = [name for name in weights if name in skipped - own.keys()]
@@ -120,10 +124,7 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
 def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> str:
     """Return a note on what transformers loaded from a folder.
 
-    Args:
-        model: The model.
-        info: What ``from_pretrained`` says with ``output_loading_info``.
-        config: Plain values.
+    ``info`` is what ``from_pretrained`` says with ``output_loading_info``.
 
     Raises:
         CheckpointError: K114 if the folder is another model's, K115 for a shape that differs by
@@ -138,16 +139,14 @@ def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> st
     if len(missing) > len(own) / 2:
         what = f"lacks {len(missing)} of {len(own)} tensors: {_few(missing)}"
         raise CheckpointError(114, where, what, fix)
-    for name, there in others.items():
-        if there[1:] != tuple(own[name].shape[1:]):
-            what = f"{name} is {list(there)} there, and {list(own[name].shape)} in the model"
-            raise CheckpointError(115, where, what, fix)
-    note = f"model: loaded {len(own) - len(missing) - len(others)} of {len(own)} tensors"
     new = [_few(missing)] if missing else []
-    if others:
-        name = next(iter(others))
-        sizes = f"{own[name].shape[0]} classes instead of {others[name][0]}"
-        new.append(f"{_few(list(others))} ({sizes})")
+    for name, there in others.items():
+        here = own[name].shape
+        if there[1:] != tuple(here[1:]):
+            what = f"{name} is {list(there)} there, and {list(here)} in the model"
+            raise CheckpointError(115, where, what, fix)
+        new.append(f"{name} ({here[0]} classes instead of {there[0]})")
+    note = f"model: loaded {len(own) - len(missing) - len(others)} of {len(own)} tensors"
     return _note(note, new, sorted(info["unexpected_keys"]))
 
 
@@ -183,27 +182,14 @@ def _check_names(
         parts.append(f"lacks {len(missing)} of {len(own)} tensors: {_few(missing)}")
     if unexpected:
         parts.append(f"has {len(unexpected)} that the model lacks: {_few(unexpected)}")
-    modules = list(dict.fromkeys(_module(name) for name in (*missing, *unexpected)))
+    modules = ",".join(list(dict.fromkeys(map(_module, (*missing, *unexpected))))[:FEW])
     effect = "to leave them new" if missing else "to leave them out"
-    fix = f"build the model that was saved, or add 'init.skip=[{','.join(modules[:FEW])}]' {effect}"
+    fix = f"build the model that was saved, or add 'init.skip=[{modules}]' {effect}"
     if missing and unexpected:
         fix = (
             "build the model that was saved, give other names with 'init.rename={old: new}', "
             "or leave parts out with 'init.skip=[name]'"
         )
-        # the change of a prefix that most tensors with fitting shapes agree on
-        votes: Counter[tuple[str, str]] = Counter()
-        pairs = product(islice(unexpected, MOST_COMPARED), islice(missing, MOST_COMPARED))
-        for old_name, new_name in pairs:
-            if weights[old_name].shape[1:] == own[new_name].shape[1:]:
-                rename = _change(old_name, new_name)
-                # a prefix for all names would change those that fit
-                if rename[0] or (rename[1] and not common):
-                    votes[rename] += 1
-        for (old, new), count in votes.most_common(1):
-            if 2 * count >= min(MOST_COMPARED, max(len(missing), len(unexpected))):
-                change = f"{{{old or ALL}: {new or QUOTES}}}"
-                fix = f'add "init.rename={change}"'
     raise CheckpointError(114, where, ", and ".join(parts), fix)
 
 
@@ -220,59 +206,30 @@ def _module(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _change(old: str, new: str) -> tuple[str, str]:
-    """Return two names without the last parts that they share."""
-    before = old.split(".")
-    after = new.split(".")
-    while before and after and before[-1] == after[-1]:
-        before.pop()
-        after.pop()
-    return ".".join(before), ".".join(after)
-
-
-def _is_named(name: str, names: Sequence[str]) -> bool:
-    """Return whether a tensor, or a module around it, has one of these names or patterns."""
-    return any(name.startswith(f"{own}.") or fnmatchcase(name, own) for own in names)
-
-
-def _check_skipped(skip: Sequence[str], names: Collection[str]) -> None:
-    """Check that every name in ``init.skip`` is one of a tensor or a module. ConfigError C300."""
-    for own in skip:
-        if not any(_is_named(name, [own]) for name in names):
-            modules = sorted({_module(name) for name in names})
-            what = f"no tensor has this name{did_you_mean(own, modules)}"
-            fix = "give names of modules or tensors, with * for any part of them"
-            raise ConfigError(300, f"init.skip = [{own}]", what, fix)
+def _unknown(where: str, name: str, names: Collection[str]) -> ConfigError:
+    hint = did_you_mean(name, sorted(set(map(_module, names))))
+    fix = "give names of modules or tensors"
+    return ConfigError(300, where, f"no tensor has this name{hint}", fix)
 
 
 def _renamed(weights: Mapping[str, Tensor], rename: Mapping[str, str]) -> dict[str, Tensor]:
     """Return the weights with other prefixes of their names. ConfigError C300.
 
-    Args:
-        weights: The weights by name.
-        rename: Old to new names of modules or tensors. ``*`` is every name, to which the new one is
-            added in front. An empty new name drops the old one.
+    ``rename`` maps old to new names of modules or tensors. ``*`` is every name, to which the new
+    one is added in front. An empty new name drops the old one.
     """
     names = {name: name for name in weights}
     for old, new in rename.items():
         members = [name for name in weights if old == ALL or f"{name}.".startswith(f"{old}.")]
-        where = f"init.rename = {{{old}: {new}}}"
         if not members:
-            modules = sorted({_module(name) for name in weights})
-            what = f"no tensor of the file has this name{did_you_mean(old, modules)}"
-            raise ConfigError(300, where, what, "give names of modules or tensors of the file")
+            raise _unknown(f"init.rename = {{{old}: {new}}}", old, weights)
         for name in members:
-            rest = name
-            if old != ALL:
-                rest = name.removeprefix(old).removeprefix(".")
-            names[name] = ".".join(part for part in (new, rest) if part)
-    result = {names[name]: value for name, value in weights.items()}
-    if len(result) < len(weights):
-        twice = next(name for name, count in Counter(names.values()).items() if count > 1)
-        where = f"init.rename = {rename}"[:200]
-        what = f"gives two tensors the name {twice}"
-        raise ConfigError(300, where, what, "give each its own")
-    return result
+            rest = name if old == ALL else name.removeprefix(old).removeprefix(".")
+            names[name] = ".".join(filter(None, (new, rest)))
+    if doubled := [name for name, count in Counter(names.values()).items() if count > 1]:
+        what = f"gives two tensors the name {doubled[0]}"
+        raise ConfigError(300, f"init.rename = {rename}"[:200], what, "give each its own")
+    return {names[name]: value for name, value in weights.items()}
 
 
 def load_teacher(objective: object) -> None:
@@ -284,18 +241,10 @@ def load_teacher(objective: object) -> None:
     """
     if not isinstance(objective, Distill) or objective.weights is None:
         return
-    own: dict[str, Any] = objective.teacher.state_dict()
-    saved = read_weights(objective.weights, names=own)
-    where = f"objective.weights = {objective.weights}"
-    faults = [f"lacks {name}" for name in own if name not in saved]
-    faults += [f"has {name}, which the teacher has not" for name in saved if name not in own]
-    faults += [
-        f"has {name} of the shape {list(value.shape)}, not {list(own[name].shape)}"
-        for name, value in saved.items()
-        if isinstance(own.get(name), Tensor) and own[name].shape != value.shape
-    ]
-    if faults:
-        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    saved = read_weights(objective.weights, names=objective.teacher.state_dict())
+    try:
+        objective.teacher.load_state_dict(saved)
+    except RuntimeError as error:
+        what = words_of(error).partition(": ")[2]
         fix = "set the keys of objective.teacher to those of the model that was saved"
-        raise ConfigError(319, where, f"{faults[0]}{more}", fix)
-    objective.teacher.load_state_dict(saved)
+        raise ConfigError(319, f"objective.weights = {objective.weights}", what, fix) from error

@@ -1,10 +1,9 @@
-"""A Source over an input: its records are read once, in order, and never packed."""
+"""Data that a trained model gets without packing: prepared like that of training, and read once."""
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -49,7 +48,6 @@ def preparation(given: Manifest, train: Manifest, scales: bool) -> Preparation |
         train: Describes the training data.
         scales: Whether images are scaled as in packing, too.
     """
-    fields = given.fields.values()
     deep = {
         trained.shape[0]
         for name, field in given.fields.items()
@@ -57,25 +55,31 @@ def preparation(given: Manifest, train: Manifest, scales: bool) -> Preparation |
         if trained.dtype == "uint16" and trained.kind != "labels" and len(trained.shape) == 3
     }
     options = {} if given.options else train.options
-    chosen = {name: options.get(name) for name in ("rate", "frame_rate")}
-    if any(field.encoding == "image" for field in fields):
+    kinds = {field.kind for field in given.fields.values()}
+    chosen: dict[str, Any] = {}
+    if "audio" in kinds:
+        chosen["rate"] = options.get("rate")
+    if "video" in kinds:
+        chosen["frame_rate"] = options.get("frame_rate")
+    if any(field.encoding == "image" for field in given.fields.values()):
         changed = ("bit_depth", "color", *(("resize", "max_side", "size") if scales else ()))
         chosen |= {name: options.get(name) for name in ("max_pixels", *changed)}
         if deep:
             chosen["bit_depth"] = 16
             chosen["color"] = "gray" if deep == {1} else "rgb"
-        changes = any(chosen.get(name) is not None for name in changed)
         if scales and options.get("encode") == "jpeg":
             chosen |= {"encode": "jpeg", "quality": options.get("quality")}
-        elif changes:
+        elif any(chosen.get(name) is not None for name in changed):
             chosen["encode"] = "raw" if chosen["bit_depth"] == 16 else "png"
-    if not any(field.kind == "audio" for field in fields):
-        chosen.pop("rate")
-    has_videos = any(field.kind == "video" for field in fields)
-    if not has_videos:
-        chosen.pop("frame_rate")
     known = {name: value for name, value in chosen.items() if value is not None}
-    return Preparation(**known) if known or has_videos else None
+    return Preparation(**known) if known or "video" in kinds else None
+
+
+def as_trained(field: Field, trained: Field | None) -> Field:
+    """Return an image's field with the channels that it had in training."""
+    if trained is None or field.encoding != "image" or trained.channels is None:
+        return field
+    return replace(field, shape=(trained.channels, None, None))
 
 
 @final
@@ -97,21 +101,26 @@ class PreparedInput:
         return item_files_of(self.source, index)
 
 
-def as_trained(field: Field, trained: Field | None) -> Field:
-    """Return an image's field with the channels that it had in training."""
-    if trained is None or field.encoding != "image" or trained.channels is None:
-        return field
-    return replace(field, shape=(trained.channels, None, None))
+@final
+class _StoreItems:
+    """The records of a store as an input has them."""
+
+    def __init__(self, store: RecordStore) -> None:
+        self.manifest = store.manifest
+        self.name = store.name
+        self._store = store
+
+    def read(self, start: int, stop: int) -> Chunk:
+        return self.chunk(torch.arange(start, stop))
+
+    def chunk(self, indices: Tensor) -> Chunk:
+        keys = [self._store.key(index) for index in indices.tolist()]
+        return Chunk(as_written(self._store.read(indices)), keys)
 
 
 @final
 class PreparedStore:
-    """A store whose images, sounds and videos are as those of the training data when they are read.
-
-    Args:
-        store: The store.
-        train: Describes the training data.
-    """
+    """A store whose images, sounds and videos become as those of ``train`` when they are read."""
 
     def __init__(self, store: RecordStore, train: Manifest) -> None:
         self._store = store
@@ -123,11 +132,15 @@ class PreparedStore:
         fields = {name: as_trained(field, train.fields.get(name)) for name, field in fields.items()}
         self.manifest = replace(store.manifest, fields=fields)
         self.changes = self._prepare is not None or fields != store.manifest.fields
+        self.key = store.key
+        self.name = store.name
+        self.check = store.check
+        self.close = store.close
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         if self._prepare is None:
             return self._store.read(indices, views)
-        chunk = _chunk(self._store, indices)
+        chunk = self._items.chunk(indices)
         try:
             records = self._prepare(chunk).records
         except DataError as error:
@@ -147,55 +160,6 @@ class PreparedStore:
     def lengths(self, name: str) -> Tensor:
         return lengths_of(self._store, name)
 
-    def key(self, index: int) -> str:
-        return self._store.key(index)
-
-    def name(self, index: int) -> str:
-        return self._store.name(index)
-
-    def check(self) -> None:
-        self._store.check()
-
-    def close(self) -> None:
-        self._store.close()
-
-
-@final
-class _StoreItems:
-    """The records of a store as an input has them."""
-
-    def __init__(self, store: RecordStore) -> None:
-        self.manifest = store.manifest
-        self._store = store
-
-    def read(self, start: int, stop: int) -> Chunk:
-        return _chunk(self._store, torch.arange(start, stop))
-
-    def name(self, index: int) -> str:
-        return self._store.name(index)
-
-
-def _chunk(store: RecordStore, indices: Tensor) -> Chunk:
-    keys = [store.key(index) for index in indices.tolist()]
-    return Chunk(as_written(store.read(indices)), keys)
-
-
-@final
-class ChunkInput:
-    """Records that are in memory, as an input."""
-
-    def __init__(self, chunk: Chunk, manifest: Manifest, name: Callable[[int], str]) -> None:
-        self.manifest = manifest
-        self._name = name
-        self._chunk = chunk
-
-    def read(self, start: int, stop: int) -> Chunk:
-        records = {name: values[start:stop] for name, values in self._chunk.records.items()}
-        return Chunk(records, self._chunk.keys[start:stop])
-
-    def name(self, index: int) -> str:
-        return self._name(index)
-
 
 class ItemRange(NamedTuple):
     """Items of an input that are read together, and become one part."""
@@ -207,19 +171,12 @@ class ItemRange(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadPart:
-    """The records of a part.
-
-    Attributes:
-        items: The items.
-        store: The records, with the fields that batches have.
-        item_numbers: The item of each record.
-        bad: What was left out so far.
-    """
+    """The records of a part."""
 
     items: ItemRange
-    store: ChunkStore | ItemStore
-    item_numbers: Sequence[int]
-    bad: list[BadItem]
+    store: ChunkStore | ItemStore  # with the fields that batches have
+    item_numbers: Sequence[int]  # the item of each record
+    bad: list[BadItem]  # what was left out so far
 
 
 @final
@@ -308,31 +265,28 @@ class InputSource(Source):
     def _read(self, items: ItemRange) -> ReadPart:
         """Read the items of a part: all at once, or one by one if they are not a record each."""
         bad: list[BadItem] = []
+        numbers = list(range(items.start, items.stop))
         if self._key is not None:  # the workers read the files
-            numbers = list(range(items.start, items.stop))
             keys = [self._key(number) for number in numbers]
             lazy = ItemStore(self.source, items.start, keys, self.manifest)
             return ReadPart(items, lazy, numbers, bad)
-        chunk = self._read_at_once(items)
-        numbers = list(range(items.start, items.stop))
-        if chunk is None:
+        chunk: Chunk | None = None
+        if not self._has_records_in_items:
+            try:
+                chunk = self.source.read(items.start, items.stop)
+                self._has_records_in_items = len(chunk.keys) != len(numbers)
+            except DataError:
+                if not self.skip_bad:
+                    raise
+        if chunk is None or self._has_records_in_items:
             chunk, numbers = self._read_one_by_one(items, bad)
-        name = partial(_record_name, self.source, chunk.keys, numbers)
-        store = ChunkStore(chunk, self.manifest, name)
-        return ReadPart(items, store, numbers, bad)
+        keys = chunk.keys
 
-    def _read_at_once(self, items: ItemRange) -> Chunk | None:
-        """Return a record of each item; None if one is bad, or has no record or several."""
-        if self._has_records_in_items:
-            return None
-        try:
-            chunk = self.source.read(items.start, items.stop)
-        except DataError:
-            if not self.skip_bad:
-                raise
-            return None
-        self._has_records_in_items = len(chunk.keys) != items.stop - items.start
-        return None if self._has_records_in_items else chunk
+        def name(index: int) -> str:  # what errors call a record
+            item = self.source.name(numbers[index])
+            return item if keys[index] in item else f"{item}: {keys[index]}"
+
+        return ReadPart(items, ChunkStore(chunk, self.manifest, name), numbers, bad)
 
     def _read_one_by_one(self, items: ItemRange, bad: list[BadItem]) -> tuple[Chunk, list[int]]:
         chunks: list[Chunk] = []
@@ -352,14 +306,6 @@ class InputSource(Source):
 
     def stages(self) -> dict[str, float]:
         return self._stages.take()
-
-
-def _record_name(
-    source: RecordInput, keys: Sequence[str], numbers: Sequence[int], index: int
-) -> str:
-    """Return what errors call a record: the name of its item, and its key if that says more."""
-    name, key = source.name(numbers[index]), keys[index]
-    return name if key in name else f"{name}: {key}"
 
 
 def _key_function(source: RecordInput) -> Callable[[int], str] | None:

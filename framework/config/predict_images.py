@@ -1,9 +1,9 @@
-"""Predict images that are in memory or named by their paths, for notebooks and scripts."""
+"""Images in memory or named by their paths, and what is predicted for them."""
 
 import os
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from framework.contracts.prediction import (
     Predictions,
     ScoredBoxes,
 )
-from framework.contracts.records import Chunk
+from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.reader import BatchReader
 from framework.errors import ConfigError
 from framework.input.rows import read_file
@@ -31,18 +31,81 @@ Size = tuple[int, int]
 FORMS = "a list of paths, PIL images or arrays [H, W, C], or a tensor [B, C, H, W]"
 
 
-class ImagePlace(NamedTuple):
-    """The part of an image that the model saw.
+@final
+class ImageInput:
+    """Images in memory, or named by their paths, as an input with one field.
 
-    Attributes:
-        size: (height, width) of the image.
-        window: Top, left, height and width of the part.
-        seen: (height, width) that the part was scaled to.
+    Args:
+        images: Paths, PIL images, arrays uint8 or uint16 [H, W] or [H, W, 1 or 3], or a tensor
+            uint8 or uint16 [B, C, H, W].
+        name: The field.
+
+    Raises:
+        ConfigError: C360 for anything else.
     """
 
-    size: Size
-    window: Sequence[int]
-    seen: Size
+    def __init__(self, images: Any, name: str) -> None:
+        field = Field("uint8", (3, None, None), "image")
+        self._images = images
+        if isinstance(images, Tensor):
+            if images.dtype not in (torch.uint8, torch.uint16):
+                what = f"is {_form(images)}, and pixels must be uint8 or uint16"
+                fix = "convert it, or give floats as the model gets them"
+                raise ConfigError(360, "images", what, fix)
+            field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
+            values: Any = images.cpu().numpy()
+        elif isinstance(images, str | bytes | os.PathLike):
+            what = f"is one image, and not {FORMS}"
+            raise ConfigError(360, "images", what, "put it into a list")
+        else:
+            values = [_file_bytes(image, number) for number, image in enumerate(images)]
+        self._records = {name: values}
+        self.manifest = Manifest(len(images), {name: field}, source="images")
+
+    def read(self, start: int, stop: int) -> Chunk:
+        records = {name: values[start:stop] for name, values in self._records.items()}
+        return Chunk(records, [str(number) for number in range(start, stop)])
+
+    def name(self, index: int) -> str:
+        image = self._images[index]
+        return os.fspath(image) if isinstance(image, str | os.PathLike) else f"images[{index}]"
+
+
+def _file_bytes(image: Any, number: int) -> bytes:
+    """Return an image as the bytes of an image file, without loss."""
+    if isinstance(image, str | os.PathLike):
+        return read_file(os.fspath(image))
+    if hasattr(image, "convert") and hasattr(image, "save"):  # PIL's, without importing it
+        if image.mode[0] not in "IF":  # these have more than 8 bits, which PIL would clip
+            if image.mode not in ("L", "RGB"):
+                image = image.convert("RGB")
+            file = BytesIO()
+            image.save(file, "PNG")
+            return file.getvalue()
+        pixels = np.asarray(image)
+        if pixels.dtype.kind != "f" and pixels.min() >= 0 and pixels.max() < 1 << 16:
+            image = pixels.astype(np.uint16)
+    is_array = isinstance(image, np.ndarray) and image.dtype in (np.uint8, np.uint16)
+    if is_array and image.ndim in (2, 3):
+        planes = np.atleast_3d(image).transpose(2, 0, 1)
+        if planes.shape[0] in (1, 3):
+            return encode_png(np.ascontiguousarray(planes))
+    what = f"is {_form(image)}, and images must be {FORMS}, with 1 or 3 channels of uint8 or uint16"
+    raise ConfigError(360, f"images[{number}]", what, "convert it")
+
+
+def _form(image: Any) -> str:
+    if isinstance(image, np.ndarray | Tensor):
+        return f"{image.dtype} {list(image.shape)}"
+    return f"of the type {type(image).__name__}"
+
+
+class ImagePlace(NamedTuple):
+    """The part of an image that the model saw."""
+
+    size: Size  # (height, width) of the image
+    window: Sequence[int]  # top, left, height and width of the part
+    seen: Size  # (height, width) that the part was scaled to
 
 
 def image_places(
@@ -92,63 +155,6 @@ def in_images(predictions: Predictions, places: Sequence[ImagePlace] | None) -> 
         scored._replace(boxes=boxes_in_image(scored.boxes, place.window, place.seen, place.size))
         for scored, place in zip(boxes, places, strict=True)
     ]
-
-
-def image_chunk(images: Any, name: str) -> Chunk:
-    """Return images as records with one field.
-
-    Args:
-        images: Paths, PIL images, arrays uint8 or uint16 [H, W] or [H, W, 1 or 3], or a tensor
-            uint8 or uint16 [B, C, H, W].
-        name: The field.
-
-    Raises:
-        ConfigError: C360 for anything else.
-    """
-    if isinstance(images, Tensor) and images.dtype in (torch.uint8, torch.uint16):
-        return Chunk({name: images.cpu().numpy()}, _numbered(images))
-    if isinstance(images, Tensor):
-        what = f"is {_form(images)}, and pixels must be uint8 or uint16"
-        raise ConfigError(360, "images", what, "convert it, or give floats as the model gets them")
-    if isinstance(images, str | bytes | os.PathLike):
-        what = f"is one image, and not {FORMS}"
-        raise ConfigError(360, "images", what, "put it into a list")
-    return Chunk(
-        {name: [_file_bytes(image, n) for n, image in enumerate(images)]}, _numbered(images)
-    )
-
-
-def _numbered(images: Any) -> list[str]:
-    return [str(number) for number in range(len(images))]
-
-
-def _file_bytes(image: Any, number: int) -> bytes:
-    """Return an image as the bytes of an image file, without loss."""
-    if isinstance(image, str | os.PathLike):
-        return read_file(os.fspath(image))
-    if hasattr(image, "convert") and hasattr(image, "save"):  # PIL's, without importing it
-        if image.mode[0] not in "IF":  # these have more than 8 bits, which PIL would clip
-            if image.mode not in ("L", "RGB"):
-                image = image.convert("RGB")
-            file = BytesIO()
-            image.save(file, "PNG")
-            return file.getvalue()
-        pixels = np.asarray(image)
-        if pixels.dtype.kind != "f" and pixels.min() >= 0 and pixels.max() < 1 << 16:
-            image = pixels.astype(np.uint16)
-    is_array = isinstance(image, np.ndarray) and image.dtype in (np.uint8, np.uint16)
-    if is_array and image.ndim in (2, 3):
-        planes = np.atleast_3d(image).transpose(2, 0, 1)
-        if planes.shape[0] in (1, 3):
-            return encode_png(np.ascontiguousarray(planes))
-    what = f"is {_form(image)}, and images must be {FORMS}, with 1 or 3 channels of uint8 or uint16"
-    raise ConfigError(360, f"images[{number}]", what, "convert it")
-
-
-def _form(image: Any) -> str:
-    if isinstance(image, np.ndarray | Tensor):
-        return f"{image.dtype} {list(image.shape)}"
-    return f"of the type {type(image).__name__}"
 
 
 def as_dicts(

@@ -1,6 +1,4 @@
-"""Checks before the first step: a batch is tried on the augmentation and the model, and all ranks
-agree.
-"""
+"""Checks before the first step: a few records are tried on the parts, and all ranks agree."""
 
 import json
 import warnings
@@ -15,8 +13,6 @@ import torch
 from torch import Tensor, nn
 
 import framework
-from framework.config.build import last_line
-from framework.config.resume import Learned
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, described, move, num_records, tensors
 from framework.contracts.class_labels import raise_if_label
@@ -57,8 +53,7 @@ def gathered(parallel: Parallel, values: Mapping[str, Any]) -> list[dict[str, An
 def check_agreement(parallel: Parallel, facts: Facts) -> None:
     """Compare the facts of all ranks with rank 0's. All ranks call it together.
 
-    Raises:
-        DistributedError: P105, on every rank, with the rank and the facts that differ.
+    DistributedError P105, on every rank, with the rank and the facts that differ.
     """
     if parallel.world_size == 1:
         return
@@ -83,19 +78,8 @@ def check_num_steps(order: Order, num_steps: int) -> None:
         raise ConfigError(134, "last = drop", f"leaves nothing of {records}", fix)
 
 
-def check_ranks(parallel: Parallel, learns: Learned) -> None:
-    """Check that all ranks learn the same, with the same code. DistributedError P105."""
-    facts = {**learns, "torch": str(torch.__version__), "code": code_digest()}
-    check_agreement(parallel, facts)
-
-
 def try_augment(config: Config, augment: Augment, sample: Batch, packages: Sequence[str]) -> None:
-    """Augment a few records on the host as in training.
-
-    Raises:
-        ConfigError: C118 if the augmentation does not fit the data.
-        UserCodeError: U100 for an exception in the user's own code.
-    """
+    """Augment a few records on the host as in training. ConfigError C118, UserCodeError U100."""
     if augment.num_draws:
         batch = move(sample, torch.device("cpu"))
         draws = keyed_draws(batch["index"], device_key(config["seed"], 0), augment.num_draws)
@@ -109,16 +93,30 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
     try:
         yield
     except Exception as error:
-        options = [
-            key for key in ("ignore_index", "ignore") if key in (config.get("objective") or {})
-        ]
-        option = f"objective.{options[0]}" if options else ""
-        raise_if_label(error, batch, "data.train", option)
+        objective = config.get("objective") or {}
+        options = [f"objective.{key}" for key in ("ignore_index", "ignore") if key in objective]
+        raise_if_label(error, batch, "data.train", *options[:1])
         fix = f"correct it, or set the {name}'s keys to what the data is"
         raise_if_user_error(error, packages, described(batch), fix)
         if not isinstance(error, MISFITS):
             raise
-        raise _misfit(name, config[name], batch, error) from error
+        why = f"{type(error).__name__}: {words_of(error)}"
+        if isinstance(error, KeyError):
+            why = f"there is no {words_of(error)}"
+        fix = "set its keys to what the data is"
+        if name == "model":
+            fix = (
+                "set the model's keys (in_channels, num_classes, ...) "
+                "or the objective's input and target to what the data is"
+            )
+            if "Half" in why or "BFloat16" in why:
+                fix = "choose precision=amp, or leave out augment.dtype"
+            if "expected target dtype" in why or "expected scalar type Long" in why:
+                fix = "for a target of numbers choose objective=regress; classes are whole numbers"
+            if "Byte" in why and any(own.dtype == torch.uint8 for own in tensors(batch).values()):
+                fix = "pixels are still bytes: augment=normalize, or such, makes floats of them"
+        what = f"does not fit the data's {described(batch)} ({why})"
+        raise ConfigError(118, f"{name} = {config[name]['_target_']}", what, fix) from error
 
 
 class ModelTrial(NamedTuple):
@@ -164,16 +162,13 @@ def try_smallest(
     read: Callable[[int], Batch],
     sizes: Mapping[int, tuple[str, str]],
 ) -> None:
-    """Try the model, in the mode in which it is, on batches of a few records.
-
-    The buffers are restored.
+    """Try the model, in the mode in which it is, on batches of a few records. Restore its buffers.
 
     Args:
         model: Wrapped for its ranks, all of which call this together.
         objective: What is learned.
         read: Returns a batch of so many records, as the model gets them.
-        sizes: The numbers of records. For each, the option that leads to it, and what to do if the
-            model does not take so few.
+        sizes: For each number of records, the option that leads to it, and what to do.
 
     Raises:
         ConfigError: C396 for a model that takes more records, but not so few.
@@ -194,28 +189,8 @@ def try_smallest(
                     continue  # not for the size, but because it wants a gradient, say
                 records = "1 record" if size == 1 else f"{size} records"
                 what = f"leads to passes over {records}, which the model does not take"
-                why = f"{what} ({type(error).__name__}: {last_line(error)})"
+                why = f"{what} ({type(error).__name__}: {words_of(error)})"
                 raise ConfigError(396, where, why, fix) from error
     finally:
         for module, name, own, value in kept:
             setattr(module, name, own.copy_(value))  # a model may have replaced it
-
-
-def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:
-    why = f"{type(error).__name__}: {last_line(error)}"
-    if isinstance(error, KeyError):
-        why = f"there is no {words_of(error)}"
-    fix = "set its keys to what the data is"
-    if name == "model":
-        fix = (
-            "set the model's keys (in_channels, num_classes, ...) "
-            "or the objective's input and target to what the data is"
-        )
-        if "Half" in why or "BFloat16" in why:
-            fix = "choose precision=amp, or leave out augment.dtype"
-        if "expected target dtype" in why or "expected scalar type Long" in why:
-            fix = "for a target of numbers choose objective=regress; classes are whole numbers"
-        if "Byte" in why and any(value.dtype == torch.uint8 for value in tensors(batch).values()):
-            fix = "pixels are still bytes: augment=normalize, or such a part, makes floats of them"
-    what = f"does not fit the data's {described(batch)} ({why})"
-    return ConfigError(118, f"{name} = {block['_target_']}", what, fix)

@@ -6,17 +6,23 @@
 import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from framework.config.build import build, deferred
+from framework.config.build import build
 from framework.config.paths import CONF, SUFFIXES
-from framework.config.rule import Rule, check_known, check_values, option_rules
-from framework.config.signature import static_signature
-from framework.config.targets import MARK_KEYS, Config, split_of, val_sets, with_added
+from framework.config.rule import check_known, check_values, option_rules
+from framework.config.targets import (
+    MARK_KEYS,
+    Config,
+    split_of,
+    static_signature,
+    val_sets,
+    with_added,
+)
 from framework.contracts.records import (
     ChecksItems,
     Field,
@@ -35,18 +41,8 @@ from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from framework.system.durable import locked
-from framework.system.stopping import undone
 
 OF_PACKING = ("on_error", "one_file", "part", "parts", "split", "split_by")  # others: Preparation
-
-
-def pack_rules() -> dict[str, Rule]:
-    """Return the rules of the keys of ``pack:``, which check types alone.
-
-    Preparation and Packing check the values, also for callers from Python.
-    """
-    rules = option_rules("pack")
-    return {key.partition(".")[2]: rules[key] for key in rules if key.startswith("pack.")}
 
 
 def default_options() -> dict[str, Any]:
@@ -60,10 +56,11 @@ def preparation_of(options: Mapping[str, Any]) -> Preparation:
     Raises:
         ConfigError: C101 for a value that a key cannot have, C102 for an unknown key.
     """
-    rules = pack_rules()
-    check_known(options, tuple(rules), "pack")
-    check_values(options, rules, "pack.")
-    return Preparation(**{key: options[key] for key in rules if key not in OF_PACKING})
+    rules = option_rules("pack")
+    own = {key.removeprefix("pack."): rules[key] for key in rules if key.startswith("pack.")}
+    check_known(options, tuple(own), "pack")
+    check_values(options, own, "pack.")
+    return Preparation(**{key: options[key] for key in own if key not in OF_PACKING})
 
 
 def packing_of(
@@ -134,10 +131,10 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
 
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
     """Return a function that makes the writer of ``block`` for any path."""
-    make = deferred(where, {key: block[key] for key in block if key != "path"}, allowed)
+    own = {key: block[key] for key in block if key != "path"}
 
     def make_writer(path: str, *, fields: Mapping[str, Field], num_records: int) -> RecordWriter:
-        return make(path=path, fields=fields, num_records=num_records)
+        return build(where, own, allowed, path=path, fields=fields, num_records=num_records)
 
     return make_writer
 
@@ -167,15 +164,12 @@ def prepare(
     data, dataset = config["data"], config["dataset"]
     if data.get("writer") is None or dataset is None:
         return
-    blocks = _blocks(config)
     missing: dict[str, MarkedInput] = {}
     manifests: dict[str, Manifest] = {}
-    paths = _paths_of_splits(data)
-    for split, block in blocks.items():
-        path = paths.get(split)  # an object of the user's is no store
-        if block is None or not isinstance(path, str) or Path(path).exists():
-            continue
-        if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(dataset)):
+    described = {split: (path, block) for split, path, block in _described(config)}
+    for split, (path, block) in described.items():
+        is_ours = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(dataset))
+        if Path(path).exists() or not is_ours:
             continue
         given = block.get("input") if isinstance(block, dict) else None
         if not isinstance(given, dict) or not set(block) <= {"input", "pack"}:
@@ -187,89 +181,71 @@ def prepare(
             what = "is not possible here, because each split has an input of its own"
             fix = "pack with 'paceline pack pack.split=...', and give data.train and data.val"
             raise ConfigError(248, f"prepare.{split}.pack.split", what, fix)
-        with _in_errors(split, given):
-            source = input_of(f"prepare.{split}.input", given, options, allowed)
-            missing[split], manifests[split] = source, source.manifest
-    for split in paths:
-        if missing and split != "train":
-            _check_classes(paths, split, manifests)
+        with _in_errors(split):
+            missing[split] = input_of(f"prepare.{split}.input", given, options, allowed)
+            manifests[split] = missing[split].manifest
+    _check_classes(data, manifests)
+    writer = writer_of("data.writer", data["writer"], allowed)
     for split, source in missing.items():
-        path, block = paths[split], blocks[split]
-        writer = writer_of("data.writer", data["writer"], allowed)
+        path, block = described[split]
 
         def waits(holder: str, path: str = path) -> None:
             tell(f"{holder} is packing {path}; waiting for it")
 
         lock = locked(Path(f"{path}.prepare.lock"), waits, needed=False)
-        with _left_as_it_was(Path(path).parent), lock, _in_errors(split, block["input"]):
+        with lock, _in_errors(split):
             if not Path(path).exists():
                 for note in notes_of(source):
-                    tell(_as_in_training(split, block["input"], note))
+                    tell(_as_in_training(split, note))
                 options = {**default_options(), **(block.get("pack") or {})}
                 of_pack = {"input": block["input"], "output": data["writer"]}
                 pack_one(packing_of(source, options, writer, path, of_pack))
 
 
-def _paths_of_splits(data: Config) -> dict[str, Any]:
-    """Return what ``data`` gives for ``train``, ``val``, or each of several ``val.NAME``."""
-    val = {split_of(name): given for name, given in val_sets(data).items()}
-    return {"train": data.get("train"), **val}
-
-
-def _blocks(config: Config) -> Config:
-    """Return the blocks of ``prepare`` by split.
+def _described(config: Config) -> Iterator[tuple[str, str, Any]]:
+    """Yield the split, the path and the block of ``prepare`` of each store that has all of them.
 
     ConfigError C339 for a validation set that ``data.val`` does not name.
     """
-    blocks = dict(config["prepare"] or {})
     sets = val_sets(config["data"])
+    blocks = dict(config["prepare"] or {})
     val = blocks.get("val")
-    if not isinstance(val, dict) or "" in sets or not sets:
-        return blocks
-    del blocks["val"]
-    if "input" in val:  # a recipe's, for the single set that was replaced
-        return blocks
-    for name, block in val.items():
-        if name not in sets:
-            what = f"data.val has no set of this name, only {', '.join(sets)}"
-            raise ConfigError(339, f"prepare.val.{name}", what, "correct the name")
-        blocks[split_of(name)] = block
-    return blocks
+    # a recipe's ``val.input`` is for the single set that was replaced
+    if isinstance(val, dict) and sets and "" not in sets:
+        del blocks["val"]
+        if "input" in val:
+            val = {}
+        for name, block in val.items():
+            if name not in sets:
+                what = f"data.val has no set of this name, only {', '.join(sets)}"
+                raise ConfigError(339, f"prepare.val.{name}", what, "correct the name")
+            blocks[split_of(name)] = block
+    paths = {split_of(name): given for name, given in sets.items()}
+    paths["train"] = config["data"].get("train")
+    for split, block in blocks.items():
+        path = paths.get(split)  # an object of the user's is no store
+        if block is not None and isinstance(path, str):
+            yield split, path, block
 
 
-def _check_classes(paths: Config, val: str, missing: Mapping[str, Manifest]) -> None:
-    """Check, before anything is packed, that the split ``val`` has no class that training lacks.
+def _check_classes(data: Config, manifests: dict[str, Manifest]) -> None:
+    """Check, before anything is packed, that validation has no class that training lacks.
 
     DataError D190. A store that cannot be opened is left to the run that reads it.
     """
-    manifests = dict(missing)
-    for split in ("train", val):
-        if split not in manifests:
-            if not isinstance(paths[split], str):
-                return
+    if not manifests:
+        return
+    paths = {split_of(name): given for name, given in val_sets(data).items()}
+    for split, path in {"train": data.get("train"), **paths}.items():
+        if split not in manifests and isinstance(path, str) and Path(path).exists():
             try:
-                with closing(open_store(paths[split])) as store:
+                with closing(open_store(path)) as store:
                     manifests[split] = store.manifest
             except PacelineError:
-                return
-    agree_on_classes(manifests["train"], manifests[val], where=f"data.{val}")
-
-
-@contextmanager
-def _left_as_it_was(folder: Path) -> Generator[None]:
-    """Remove a folder at the end if it did not exist before and is still empty."""
-    was_there = folder.exists()
-
-    def remove(_: object = None) -> None:
-        if not was_there:
-            with suppress(OSError):
-                folder.rmdir()
-
-    try:
-        with undone(remove):
-            yield
-    finally:
-        remove()
+                continue
+    for split in paths:
+        if split in manifests and "train" in manifests:
+            agree_on_classes(manifests["train"], manifests[split], where=f"data.{split}")
 
 
 def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
@@ -277,12 +253,10 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
 
     Each comes as its path, and what its manifest says it was packed from.
     """
-    paths = _paths_of_splits(config["data"])
-    for split, block in _blocks(config).items():
-        path = paths.get(split)
+    for _, path, block in _described(config):
         given = block.get("input") if isinstance(block, dict) else None
         packed_from = given.get("path") if isinstance(given, dict) else None
-        if not isinstance(packed_from, str) or not isinstance(path, str):
+        if not isinstance(packed_from, str):
             continue
         try:
             source = open_store(path).manifest.source
@@ -294,34 +268,25 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
             yield path, source
 
 
-def _as_in_training(split: str, source: Mapping[str, Any], text: str) -> str:
+def _as_in_training(split: str, text: str) -> str:
     """Replace ``input.KEY`` by ``prepare.SPLIT.input.KEY``, and ``pack.KEY`` likewise.
 
-    ``KEY=value`` becomes a word that can be typed whether the recipe has the key or not. ``source``
-    are the keys of the input.
+    ``KEY=value`` becomes a word that can be typed whether the recipe has the key or not.
     """
     if "paceline pack" in text:  # the text has a whole command
         return text
-    signature = static_signature(str(source.get("_target_")))
-    names = {*MARK_KEYS, *map(str, source), *(() if signature is None else signature.names)}
-    # Only the names of keys: pack.h5 is a file.
-    keys = [f"input.{name}" for name in names] + [f"pack.{name}" for name in pack_rules()]
     text = text.replace("output.path", "dataset").replace("output=", "data=")
-
-    def of_training(match: re.Match[str]) -> str:
-        key, equals = match.groups()
-        sign = "++" if equals else ""
-        return f"{sign}prepare.{split}.{key}{equals}"
-
-    return re.sub(rf"(?<![\w./])({'|'.join(map(re.escape, keys))})\b(=?)", of_training, text)
+    # names of keys have no digits: pack.h5 is a file
+    text = re.sub(r"(?<![\w./])((?:input|pack)\.[a-z_]+)\b", rf"prepare.{split}.\1", text)
+    return re.sub(rf"\b(prepare\.{split}\.\w+\.\w+=)", r"++\1", text)
 
 
 @contextmanager
-def _in_errors(split: str, source: Mapping[str, Any]) -> Generator[None]:
+def _in_errors(split: str) -> Generator[None]:
     """Name the keys of training in an error of the block."""
     try:
         yield
     except PacelineError as error:
         number, *parts = error.args
-        error.args = (number, *(_as_in_training(split, source, part) for part in parts))
+        error.args = (number, *(_as_in_training(split, part) for part in parts))
         raise

@@ -1,33 +1,49 @@
-"""Compare, key by key, what decides what a saved run and this one learn."""
+"""What a saved run says of its configuration, and whether another run learns the same."""
 
-import math
+import copy
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from hashlib import sha256
+from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
+from omegaconf import AnyNode, Container, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 
-from framework.config.build import last_line
-from framework.config.targets import val_sets, walk
-from framework.contracts.records import Manifest
-from framework.errors import CheckpointError, ConfigError, PacelineError, did_you_mean
+from framework.config.rule import check_values, option_rules
+from framework.config.targets import Config, val_sets, walk
+from framework.contracts.records import Field, Manifest
+from framework.errors import CheckpointError, ConfigError, PacelineError, did_you_mean, words_of
+from framework.system.run_dir import (
+    FACTS,
+    REFERENCE,
+    check_entry,
+    newest_config,
+    note,
+    reached,
+    read_json,
+    restored,
+)
 from framework.train.freeze import thaws_of
-from framework.train.metrics import Progress
-from framework.train.plain_state import LARGEST, foreign_value
 from framework.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from framework.config.assemble import Assembly
 
-Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
 
+# The keys and parts of a configuration that use needs; training alone reads the others.
+USED_KEYS = (
+    *("seed", "batch_size", "val_batch_size", "rank_batch_size", "accumulate", "shuffle", "last"),
+    *("limit", "select", "fold", "folds", "fold_by", "channels_last", "compile", "device"),
+    *("collate", "verify", "clock", "deterministic"),
+)
+USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
+DECODED = "${oc.decode:"
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 VIRTUAL = ("virtual_ranks", "num_threads")  # keys of parallel=virtual that change its bits
 MIXING = ("weights", "temperature")  # keys of data=mixture
@@ -47,6 +63,137 @@ KINDS = {  # of the parts of a state
     "init": (str, NoneType),
 }
 FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
+
+
+class SavedConfig(NamedTuple):
+    """What the directory of a run says of its configuration and data.
+
+    Attributes:
+        config: Resolved, with paths of data as they are reached from here.
+        train: What it knows of its training data.
+        digests: Of the data that the run read, by split; None for data without one.
+        folder: The folder in which the run was started, or resumed with this configuration, if
+            paths of data had to be found from there; else "".
+    """
+
+    config: Config
+    train: Manifest
+    digests: Mapping[str, str | None]
+    folder: str
+
+
+def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
+    """Return the resolved configuration of a run, and what it knows of its data.
+
+    ``name`` is the file of the configuration; None: the newest one. Nothing that the configuration
+    names is imported. CheckpointError K120, or K126 for a directory with links.
+    """
+    where = f"run = {run_dir}"
+    fix = "give the directory that a run printed"
+    check_entry(run_dir)
+    try:
+        newest = newest_config(run_dir)
+        chosen = run_dir / Path(name or newest.name).name
+        config = _resolved(read_json(chosen))
+        facts = read_json(run_dir / FACTS)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = f"not the directory of a run (no resolved.json and {FACTS})"
+        raise CheckpointError(120, where, what, fix) from error
+    except (OSError, ValueError, RecursionError) as error:
+        what = f"its files cannot be read ({words_of(error)})"
+        fix = "set the variable, give the run's own copy, or begin with its weights: init=RUN_DIR"
+        raise CheckpointError(120, where, what, fix) from error
+    if not isinstance(facts, dict) or "data" not in facts:
+        what = "the run never began: it has read no data"
+        raise CheckpointError(120, where, what, "wait for it, or give the directory of another run")
+    try:
+        if chosen == newest:  # the others are complete
+            for place, value in facts.get("auto", {}).items():
+                put(config, place, value)
+        rules = option_rules("train")
+        used = [key for key in rules if key in USED_KEYS or "workers." in key]
+        check_values(config, {key: rules[key] for key in used})
+        for block in (*(config[part] for part in USED_PARTS), config["data"]["source"]):
+            block["_target_"].split(".")
+        config["order"].keys()
+        digests = {split: block.get("digest") for split, block in facts["data"].items()}
+        folders = {part["config"]: part.get("folder") for part in facts.get("starts", [])}
+        folder = restored(folders.get(chosen.name) or facts.get("folder") or "")
+        given = copy.deepcopy(config["data"])
+        if folder and Path(folder) != Path.cwd():
+            for group, key in (("data", "train"), ("data", "val"), ("objective", "weights")):
+                if key in config[group]:
+                    config[group][key] = reached(config[group][key], folder)
+        if config["data"] == given:
+            folder = ""
+        train = facts["data"]["train"]
+        known = {field.name for field in fields(Manifest)} - {"shards", "statistics"}
+        described = {
+            name: Field(field["dtype"], tuple(field["shape"]), field["encoding"], field["kind"])
+            for name, field in train["fields"].items()
+        }
+        plain: Config = {key: train[key] for key in train if key in known}
+        plain["fields"] = described
+        return SavedConfig(config, Manifest(**plain), digests, folder)
+    except ConfigError as error:
+        what = f"its configuration cannot be used: {error}"
+        raise CheckpointError(120, where, what, fix) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        what = f"its configuration or its {FACTS} is damaged ({words_of(error)})"
+        raise CheckpointError(120, where, what, fix) from error
+
+
+def _resolved(node: Any) -> Any:
+    """Return a copy with the values of the environment, which run directories only name."""
+    if isinstance(node, dict):
+        return {str(key): _resolved(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_resolved(value) for value in node]
+    return _filled(node) if isinstance(node, str) else node
+
+
+def _filled(text: str) -> Any:
+    """Return a text with its references to the environment filled in.
+
+    A text that is one ``${oc.decode:...}`` becomes the value that it stands for.
+    """
+    before, mark, rest = text.partition(DECODED)
+    if not mark:
+        return REFERENCE.sub(lambda match: _variable(match[1]), text)
+    depth, end = 1, 0  # of the braces, up to the one that ends the reference
+    while depth and end < len(rest):
+        depth += (rest[end] == "{") - (rest[end] == "}")
+        end += 1
+    if depth:
+        raise ValueError(f"{text} has no end")
+    try:
+        value = oc.decode(str(_filled(rest[: end - 1])), OmegaConf.create(), AnyNode(None))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{DECODED}{rest[:end]} does not name a value") from error
+    if isinstance(value, Container):
+        value = OmegaConf.to_container(value)
+    if not before and end == len(rest):
+        return value
+    return f"{_filled(before)}{value}{_filled(rest[end:])}"
+
+
+def _variable(name: str) -> str:
+    note([name])
+    value = os.environ.get(name)
+    if value is None:
+        raise ValueError(f"the environment variable {name} is not set")
+    return value
+
+
+def put(config: Config, name: str, value: Any) -> None:
+    """Set the value at a dotted name that holds ``auto``. A name without a place is left out."""
+    *parents, key = name.split(".")
+    block: Any = config
+    with suppress(KeyError, ValueError):  # also of a key that contains a dot
+        for parent in parents:
+            block = block[int(parent)] if isinstance(block, list) else block[parent]
+        if isinstance(block, dict) and key in block:
+            block[key] = value
 
 
 def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
@@ -94,29 +241,23 @@ def _contents(manifest: Manifest) -> Config:
     }
 
 
-def _is_made(given: Any) -> bool:
-    """Return whether ``data.train`` or ``data.val`` describes an object, and no path or paths."""
-    return isinstance(given, dict) and "_target_" in given
-
-
 def _made(data: Config, split: str, given: Any) -> Config:
     """Return how an object of the user's is made, which nothing else identifies; {} for paths."""
-    if not _is_made(given):
+    if not isinstance(given, dict) or "_target_" not in given:
         return {}
     return {split: given, **{key: data[key] for key in MADE_KEYS if data.get(key) is not None}}
 
 
 def _values(config: Config) -> Learned:
     """Return the value, or the hash of a text, of everything inside by its dotted name."""
-    return {
-        where: value if isinstance(value, int | float | None) else _hash(str(value))
-        for where, value in walk(config)
-        if not isinstance(value, dict | list)
-    }
-
-
-def _hash(text: str) -> str:
-    return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+    values: Learned = {}
+    for where, value in walk(config):
+        if isinstance(value, int | float | None):
+            values[where] = value
+        elif not isinstance(value, dict | list):
+            text = str(value).encode(errors="surrogateescape")
+            values[where] = sha256(text).hexdigest()[:16]
+    return values
 
 
 def ending(config: Config) -> Learned:
@@ -127,45 +268,27 @@ def ending(config: Config) -> Learned:
 def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learned | None:
     """Return what tells the validation of one run from that of another; None without any.
 
-    Args:
-        manifests: Describe the validation sets by name, as ``val_sets`` does.
-        config: Plain values.
+    ``manifests`` describe the validation sets by name, as ``val_sets`` does.
     """
-    given = val_sets(config["data"])
-    if not manifests:
-        return None
-    sets = {name: _of_one_set(manifests[name], given[name], config) for name in manifests}
-    if sets.keys() == {""}:
-        return sets[""]
+    data = config["data"]
+    sets: dict[str, Learned] = {}
+    for name, manifest in manifests.items():
+        val = val_sets(data)[name]
+        made = _made(data, "val", val)
+        where = None
+        if not manifest.digest and not made:  # a path counts only for data without a digest
+            where = os.path.abspath(val) if isinstance(val, str) else str(val)
+        chosen = {key: config[key] for key in SELECTING if config[key] is not None}
+        if data.get("val_transform") is not None:
+            chosen["transform"] = data["val_transform"]
+        facts = {"data": _contents(manifest) | made, "path": where, "limit": config["limit"]}
+        sets[name] = _values({**facts, **chosen})
+    if not sets or "" in sets:
+        return sets.get("")
     return {f"{name}.{key}": value for name in sets for key, value in sets[name].items()}
 
 
-def _of_one_set(manifest: Manifest, val: Any, config: Config) -> Learned:
-    """Return what tells one validation set from another.
-
-    Args:
-        manifest: Describes the set.
-        val: What ``data.val`` says of it. Paths count only for data without a digest.
-        config: Plain values.
-    """
-    data = config["data"]
-    where = None
-    if not manifest.digest and not _is_made(val):
-        where = os.path.abspath(val) if isinstance(val, str) else str(val)
-    contents = _contents(manifest) | _made(data, "val", val)
-    chosen = {key: config[key] for key in SELECTING if config[key] is not None}
-    if data.get("val_transform") is not None:
-        chosen["transform"] = data["val_transform"]
-    return _values({"data": contents, "path": where, "limit": config["limit"], **chosen})
-
-
-def check_same(
-    run: str,
-    saved: Learned,
-    present: Learned,
-    allow: Sequence[str],
-    loads: Callable[[], bool] = lambda: True,
-) -> None:
+def check_same(run: str, saved: Learned, present: Learned, allow: Sequence[str]) -> None:
     """Check that a saved run and this one learn the same.
 
     Args:
@@ -173,11 +296,9 @@ def check_same(
         saved: All that decided what the saved run learned.
         present: The same of this run.
         allow: Keys, or the blocks around them, that may differ.
-        loads: Returns whether the state loads in spite of differences.
 
     Raises:
-        CheckpointError: K105 with every key that differs and is not allowed. It advises
-            ``resume.allow`` only if the state loads.
+        CheckpointError: K105 with every key that differs and is not allowed.
         ConfigError: C102 for a name in ``allow`` that nothing has.
     """
     known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "parallel"}
@@ -192,65 +313,36 @@ def check_same(
     # contents without a digest, such as a Dataset, cannot be compared
     if "data.digest" in refused and None in (saved.get("data.digest"), present.get("data.digest")):
         refused.remove("data.digest")
-    if refused:
-        differences: list[str] = []
-        for key in refused:
-            values = saved.get(key, "nothing"), present.get(key, "nothing")
-            is_hash = any(isinstance(value, str) and value != "nothing" for value in values)
-            differences.append(key if is_hash else f"{key} ({values[0]}, now {values[1]})")
+    if not refused:
+        return
+    differences: list[str] = []
+    for key in refused:
+        values = saved.get(key, "nothing"), present.get(key, "nothing")
+        is_hash = any(isinstance(value, str) and value != "nothing" for value in values)
+        differences.append(key if is_hash else f"{key} ({values[0]}, now {values[1]})")
+    another = f"add 'resume.allow=[{','.join(refused)}]'"
+    if any(key.startswith("init.") for key in refused):
+        another = "begin a new run, since a resumed one has its weights"
+    elif any(key.startswith("model.") or key == "optim._target_" for key in refused):
         another = f"begin a new run from its weights: init={run}"
-        if any(key.startswith("init.") for key in refused):
-            another = "begin a new run, since a resumed one has its weights"
-        elif loads():
-            another = f"add 'resume.allow=[{','.join(refused)}]'"
-        what = f"was saved with other values of {', '.join(differences)}"
-        raise CheckpointError(
-            105, f"resume = {run}", what, f"leave them as they were, or {another}"
+    what = f"was saved with other values of {', '.join(differences)}"
+    raise CheckpointError(105, f"resume = {run}", what, f"leave them as they were, or {another}")
+
+
+@contextmanager
+def fits_run(run: str) -> Generator[None]:
+    """Turn any exception of a part that gets something else from a state into K103."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:
+        what = f"its state does not fit this configuration ({words_of(error)})"
+        fix = (
+            "resume with the model and optimizer it was saved with, "
+            f"or begin a new run from its weights: init={run}"
         )
-
-
-def check_form(state: Mapping[str, Any]) -> None:
-    """Check that a state has the form that our runs save, whatever its checksum says.
-
-    Raises:
-        ValueError: A count is impossible, or means do not fit each other.
-        TypeError: A part is of another kind, or the optimizer's state holds more than tensors and
-            plain values.
-        KeyError: A part is missing.
-    """
-    for name, kinds in KINDS.items():
-        if not isinstance(state[name], kinds):
-            raise TypeError(f"{name} is {type(state[name]).__name__}")
-    progress, pending = state["progress"], state["pending"]
-    for name in asdict(Progress()):
-        count = progress[name]
-        if type(count) is not int or not 0 <= count < LARGEST or count > progress["step"]:
-            raise ValueError(f"progress.{name} is {count!r} after {progress['step']!r} steps")
-    for part in ("best", "val"):
-        for name, mean in state[part].items():
-            if type(mean) not in (int, float):
-                raise ValueError(f"{part}.{name} is no number")
-    # a run that was resumed with other metrics has more or fewer of them now
-    if state["best"] and not state["best"].keys() & state["val"].keys():
-        raise ValueError("best and val have no mean in common")
-    if any(values.dtype != torch.float64 or values.ndim != 1 for values in pending["ranks"]):
-        raise TypeError("pending.ranks are not numbers")
-    if any(type(name) is not str for key in ("sums", "arrays", "totals") for name in pending[key]):
-        raise TypeError("pending has a name that is no text")
-    if not all(isinstance(total, Tensor) for total in pending["totals"].values()):
-        raise TypeError("pending.totals are no tensors")
-    if not 0 <= state["trained_s"] < math.inf:
-        raise TypeError("trained_s is no time")
-    if any(own.dtype != torch.uint8 or own.ndim != 1 for own in state["generators"]):
-        raise TypeError("generators are not bytes")
-    if type(state["watching"]["reason"]) is not str:
-        raise TypeError("watching.reason is no text")
-    for name, remembered in state["watching"]["watchers"].items():
-        if type(remembered) is not dict:
-            raise TypeError(f"what {name} remembers is no dict")
-    foreign = foreign_value({"state": state["optimizer"]["state"]})
-    if foreign:
-        raise TypeError(foreign)
+        raise CheckpointError(103, f"resume = {run}", what, fix) from error
 
 
 def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bool:
@@ -265,65 +357,29 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
             otherwise, K105 if the saved run learns something else.
     """
     resume = assembly.config["resume"]
-    with fits_run(resume["run"]):
-        return _restored(trainer, assembly, state)
-
-
-@contextmanager
-def fits_run(run: str) -> Generator[None]:
-    """Turn any exception of a part that gets something else from a state into K103."""
-    try:
-        yield
-    except PacelineError:
-        raise
-    except Exception as error:
-        what = f"its state does not fit this configuration ({last_line(error)})"
-        fix = (
-            "resume with the model and optimizer it was saved with, "
-            f"or begin a new run from its weights: init={run}"
-        )
-        raise CheckpointError(103, f"resume = {run}", what, fix) from error
-
-
-def _restored(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bool:
-    check_form(state)
-    resume = assembly.config["resume"]
-    anew = state["validation"] != assembly.validates
-    if anew:
-        # what the watchers remember, but not the best metric on other data
-        watching = dict(state["watching"])
-        watching["watchers"] = {k: v for k, v in watching["watchers"].items() if k != PATIENCE}
-        state = {**state, "best": {}, "val": {}, "watching": watching}
-    if state["ends"] != assembly.ends:  # what ends a run has been changed, maybe to go on
-        state = {**state, "ended": "", "watching": {**state["watching"], "reason": ""}}
-
-    loads = partial(_loads, trainer, assembly, state)
-    check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
-    _load(trainer, state, resume["run"])
-    if anew:
-        trainer.stepper.forget_best()
-    return anew
-
-
-def _loads(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bool:
-    """Return whether the state can be loaded. The trainer is of no use afterwards."""
-    key = "optim._target_"
-    if state["learned"].get(key) != assembly.learns.get(key):
-        return False  # torch would load another optimizer's state, and fail in the first step
-    try:
-        _load(trainer, state, assembly.config["resume"]["run"])
-    except Exception:  # noqa: BLE001  # of any part that gets what another one has saved
-        return False
-    return True
-
-
-def _load(trainer: Trainer, state: dict[str, Any], run: str) -> None:
-    identity = trainer.parts.train.identity
-    if state["progress"]["epoch_step"] and _places(state["order"]) != _places(identity):
-        what = f"was saved inside an epoch of {state['order']}, this one has {identity}"
-        fix = "change them when the epoch has ended"
-        raise CheckpointError(104, f"resume = {run}", what, fix)
-    trainer.load_state_dict(state)
+    run = resume["run"]
+    with fits_run(run):
+        for name, kinds in KINDS.items():
+            if not isinstance(state[name], kinds):
+                raise TypeError(f"{name} is {type(state[name]).__name__}")
+        anew = state["validation"] != assembly.validates
+        if anew:
+            # what the watchers remember, but not the best metric on other data
+            watching = dict(state["watching"])
+            watching["watchers"] = {k: v for k, v in watching["watchers"].items() if k != PATIENCE}
+            state = {**state, "best": {}, "val": {}, "watching": watching}
+        if state["ends"] != ending(assembly.config):  # what ends a run has changed
+            state = {**state, "ended": "", "watching": {**state["watching"], "reason": ""}}
+        check_same(run, state["learned"], assembly.learns, resume["allow"])
+        before, identity = state["order"], trainer.parts.train.identity
+        if state["progress"]["epoch_step"] and _places(before) != _places(identity):
+            what = f"was saved inside an epoch of {before}, this one has {identity}"
+            fix = "change them when the epoch has ended"
+            raise CheckpointError(104, f"resume = {run}", what, fix)
+        trainer.load_state_dict(state)
+        if anew:
+            trainer.stepper.forget_best()
+        return anew
 
 
 def _places(identity: dict[str, int]) -> dict[str, int]:

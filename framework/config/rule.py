@@ -1,9 +1,9 @@
 """The values that an option may have, and the error for every other value.
 
 The line of an option in ``conf/`` is its only home: ``seed: 0  # int >= 0: for the weights`` has
-its name, its default, its type and its help. A type is ``int``, ``float``, ``bool``, ``text``,
-``block``, ``[int]``, ``[text]``, ``[block]`` or ``null``, or a word that may be given, or several
-of these with `` | `` between them. Behind a number stand its limits: ``int >= 1 and <= 9``.
+its name, default, type and help. A type is one of ``TYPES``, or a word that may be given, or several
+of these with `` | `` between them. Behind a number stand its limits: ``int >= 1 and <= 9``. Behind
+the type stands the number of the error, if it is not C101: ``thread | process [C107]: ...``.
 """
 
 import json
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, reduce
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
 from framework.config.paths import CONF
 from framework.errors import ConfigError, did_you_mean
@@ -84,12 +84,13 @@ class Rule(NamedTuple):
         limit = " " + " and ".join(known) if known else ""
         if math.isfinite(self.least) and math.isfinite(self.most):
             limit = f" from {self.least:g} to {self.most:g}"
-        names = [
-            KINDS[kind] + (limit if kind in (int, float) else "")
-            for kind in self.kinds
-            if kind is not NoneType and not (kind is str and self.choices)
-        ]
-        names = [self.means + limit] if self.means else [*names, *self.choices]
+        if self.means:
+            names = [self.means + limit]
+        else:
+            words = {**KINDS, int: KINDS[int] + limit, float: KINDS[float] + limit}
+            plain = [kind for kind in self.kinds if kind is not NoneType]
+            names = [words[kind] for kind in plain if not (kind is str and self.choices)]
+            names += self.choices
         text = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         if NoneType in self.kinds:
             text += ", or null"
@@ -100,13 +101,13 @@ class Rule(NamedTuple):
     def is_kind(self, value: Any) -> bool:
         """Return whether a value has the type. Only bool takes true and false."""
         if isinstance(value, list):
-            items = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is list]
-            return any(all(isinstance(item, kind) for item in value) for kind in items)
+            lists = [kind.__args__[0] for kind in self.kinds if hasattr(kind, "__args__")]
+            return any(all(isinstance(item, kind) for item in value) for kind in lists)
         if isinstance(value, bool):
             return bool in self.kinds
         if isinstance(value, int) and float in self.kinds:
             return True
-        return isinstance(value, tuple(kind for kind in self.kinds if get_origin(kind) is None))
+        return isinstance(value, tuple(kind for kind in self.kinds if type(kind) is type))
 
     def fits(self, value: Any) -> bool:
         """Return whether an option may have this value."""
@@ -177,20 +178,21 @@ def option_rules(name: str) -> dict[str, Rule]:
 def rule_of(comment: str) -> Rule | None:
     """Return the rule of an option's comment; None if it begins with no type."""
     text, _, explained = comment.partition(": ")
-    parts = [PART.fullmatch(part) for part in text.split(" | ")]
-    names = [part[1] for part in parts if part is not None]
+    text, _, number = text.partition(" [C")
+    parts = list(filter(None, map(PART.fullmatch, text.split(" | "))))
+    names = [part[1] for part in parts]
     is_word = len(names) == 1 and (names[0] not in TYPES or names[0] == "null")
-    if len(names) < len(parts) or is_word:
+    if len(parts) <= text.count(" | ") or is_word:
         return None
     limits: dict[str, Any] = {
         LIMITS[sign]: float(limit)
         for part in parts
-        if part is not None
         for sign, limit in re.findall(r"([<>]=?) (\S+)", part[2])
     }
     kind = reduce(operator.or_, [TYPES.get(name, str) for name in names])
     choices = tuple(name for name in names if name not in TYPES)
-    return Rule(kind, **limits, choices=choices, help=explained)
+    error = int(number.rstrip("]") or 101)
+    return Rule(kind, **limits, choices=choices, number=error, help=explained)
 
 
 def check_values(config: Mapping[str, Any], rules: Mapping[str, Rule], prefix: str = "") -> None:

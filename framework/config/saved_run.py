@@ -6,7 +6,7 @@ exist any more: ``run.json`` knows its fields and classes.
 
 import os
 import re
-from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -14,21 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from framework.augment.compose import flat_parts
-from framework.config.assemble import (
-    Finish,
-    find_device,
-    make_augment,
-    make_augmenter,
-    open_source,
-    source_context,
-)
-from framework.config.build import build, last_line
+from framework.config import assemble
+from framework.config.build import build
 from framework.config.input_source import (
     PART,
-    ChunkInput,
     InputSource,
     ItemRange,
     PreparedInput,
@@ -37,9 +29,9 @@ from framework.config.input_source import (
     as_trained,
     preparation,
 )
-from framework.config.predict_images import ImagePlace, as_dicts, image_chunk, image_places
+from framework.config.predict_images import ImageInput, ImagePlace, as_dicts, image_places
 from framework.config.preflight import MISFITS
-from framework.config.saved_config import USED_PARTS, SavedConfig, read_config
+from framework.config.resume import USED_PARTS, SavedConfig, read_config
 from framework.config.targets import (
     UNFOLDED,
     Config,
@@ -68,7 +60,7 @@ from framework.data.classes import agree_on_classes, renumbered
 from framework.data.fields import length_name
 from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
-from framework.errors import CheckpointError, ConfigError, listed, say
+from framework.errors import CheckpointError, ConfigError, listed, say, words_of
 from framework.measure.clock import NoClock
 from framework.measure.host import stay_beside
 from framework.store.foreign import format_of
@@ -85,42 +77,25 @@ NOTHING = {"_target_": "framework.augment.none.NoAugment"}
 ALONE = {"_target_": "framework.parallel.none.NoParallel"}
 OPENS_FILES = re.compile(r"framework\.data\.(hdf5|lmdb|folder|tar|parquet|mixture)\.\w+")
 PIXELS = ("uint8", "uint16")
-SOURCES = {
-    name: {"_target_": f"framework.data.{name}.{name}_source"}
-    for name in ("hdf5", "lmdb", "folder", "tar", "parquet", "dataset")
-}
+Size = tuple[int, int]
 
 
 class ValidationSet(NamedTuple):
-    """One set of data to validate on.
+    """One set of data to validate on."""
 
-    Attributes:
-        split: ``val``, or ``val.NAME`` of several.
-        given: What names the data, as ``data.val`` does.
-        config: The configuration with which it is read.
-        own: Whether the run has validated on it.
-    """
-
-    split: str
-    given: Any
-    config: Config
-    own: bool
+    split: str  # ``val``, or ``val.NAME`` of several
+    given: Any  # what names the data, as ``data.val`` does
+    config: Config  # with which it is read
+    own: bool  # whether the run has validated on it
 
 
 class Inferred(NamedTuple):
-    """What the model predicts for a batch of an input.
+    """What the model predicts for a batch of an input."""
 
-    Attributes:
-        batch: As the model got it.
-        part: The part of the input that it is of.
-        predictions: What the objective makes of the model's output.
-        places: Where the model has looked in each image, for maps and boxes; else None.
-    """
-
-    batch: Batch
-    part: ReadPart
-    predictions: Predictions
-    places: list[ImagePlace] | None
+    batch: Batch  # as the model got it
+    part: ReadPart  # the part of the input that it is of
+    predictions: Predictions  # what the objective makes of the model's output
+    places: list[ImagePlace] | None  # where the model has looked, for maps and boxes; else None
 
 
 @final
@@ -135,7 +110,6 @@ class SavedRun:
         allowed: Prefixes of the user's packages, whose classes the configuration may name.
         weights: Which weights the model has: ``best``, ``last``, ``average``, or a file's path.
         train: What is known of the training data, such as its fields and classes.
-        digests: Of the data that the run read, by split; None for data without one.
         say: Prints a note.
     """
 
@@ -153,8 +127,7 @@ class SavedRun:
         self.allowed = tuple(allowed)
         self.weights = weights
         self.train = saved.train
-        self.digests = saved.digests
-        self._folder = saved.folder
+        self._saved = saved
         self.say = say
 
     @property
@@ -167,7 +140,7 @@ class SavedRun:
         """The ranks that share the work."""
         keep_freed_memory()
         seed_generators(self.config["seed"])
-        device = find_device(self.config["device"])
+        device = assemble.find_device(self.config["device"])
         choose_algorithms(device, self.config["deterministic"] or is_deterministic())
         parallel: Parallel = self.build("parallel", device=device)
         use(parallel.device, pinned=False)
@@ -184,9 +157,9 @@ class SavedRun:
 
     @cached_property
     def objective(self) -> Objective:
+        """The objective with what it owned when the chosen weights were saved. K122."""
         objective: Objective = self.build("objective")
         owned = ObjectiveState(objective, self.parallel)
-        state: dict[str, Any] = {}  # what it owned when the chosen weights were saved
         if self.weights == AVERAGE:
             state = newest_state(self.run_dir).state.get("objective", {})
         else:
@@ -196,19 +169,24 @@ class SavedRun:
         try:
             owned.load_state_dict(state)
         except MISFITS as error:
-            what = f"what the objective owned does not fit it ({last_line(error)})"
+            what = f"what the objective owned does not fit it ({words_of(error)})"
             raise self._misfit(what, "objective") from error
         owned.switch_to_evaluation()
         return objective
 
     @cached_property
     def augment(self) -> Augment:
-        return make_augment(self.config, self.allowed, self.train)
+        return assemble.make_augment(self.config, self.allowed, self.train)
 
     @cached_property
-    def finish(self) -> Finish:
+    def finish(self) -> assemble.Finish:
         """Normalizes a batch on the device, as in validation. The second argument is 0."""
-        return make_augmenter(self.config, self.augment, self.device, training=False, say=self.say)
+        return self._finish(self.augment)
+
+    def _finish(self, augment: Augment) -> assemble.Finish:
+        return assemble.make_augmenter(
+            self.config, augment, self.device, training=False, say=self.say
+        )
 
     @cached_property
     def model(self) -> nn.Module:
@@ -222,11 +200,19 @@ class SavedRun:
         model: nn.Module = self.build("model").to(parallel.home)
         if self.config["channels_last"]:
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
-        state = _read_chosen(self.run_dir, self.weights, model.state_dict().keys())
+        path = chosen_file(self.run_dir, self.weights)
+        if self.weights == AVERAGE:
+            state = newest_state(self.run_dir).state.get("average")
+            if not isinstance(state, dict):
+                what = f"{self.run_dir} keeps no average of the weights"
+                fix = "train with ema_decay, or give weights=last"
+                raise CheckpointError(124, f"weights = {self.weights}", what, fix)
+        else:
+            state = read_weights(path, names=model.state_dict().keys())
         try:
             model.load_state_dict(state)
         except MISFITS as error:
-            what = f"does not fit the run's model ({last_line(error)})"
+            what = f"does not fit the run's model ({words_of(error)})"
             raise self._misfit(what, "model") from error
         wrapped = parallel.wrap(model)
         if self.config["compile"]:
@@ -263,17 +249,13 @@ class SavedRun:
         if not named:
             fix = "give the path of a store: data.val=..."
             raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
-        if own:
-            return {
-                split_of(name): ValidationSet(split_of(name), part, config, own)
-                for name, part in named.items()
-            }
-        config = {**config, "select": select, "limit": limit, **UNFOLDED}
         sets: dict[str, ValidationSet] = {}
         for name, part in named.items():
-            source = _source_of(data, part)
-            reading = {**config, "data": {**self.config["data"], "source": source}}
-            sets[split_of(name)] = ValidationSet(split_of(name), part, reading, own)
+            if not own:
+                source = {**self.config["data"], "source": _source_of(data, part)}
+                cut = {"select": select, "limit": limit, **UNFOLDED}
+                config = {**self.config, **cut, "data": source}
+            sets[split_of(name)] = ValidationSet(split_of(name), part, config, own)
         return sets
 
     def open_set(self, part: ValidationSet) -> Source:
@@ -287,10 +269,12 @@ class SavedRun:
             DataError: D190 if the data has records of a class that the training data lacks.
         """
         where = f"data.{part.split} = {data_name(part.given)}"
-        source = open_source(part.split, part.given, part.config, self.allowed, self.parallel)
+        source = assemble.open_source(
+            part.split, part.given, part.config, self.allowed, self.parallel
+        )
         try:
-            digest, known = source.manifest.digest, self.digests.get(part.split)
-            if part.own and self._folder:
+            digest, known = source.manifest.digest, self._saved.digests.get(part.split)
+            if part.own and self._saved.folder:
                 what = "is that of the folder in which the run was started, which differs from this"
                 self.say(f"note: {where}: {what} one")
             is_other = digest and known and digest != known
@@ -301,7 +285,9 @@ class SavedRun:
             if part.given not in val_sets(self.config["data"]).values():
                 source = self._as_trained(source)
                 self._check_pixels(where, self._inputs_of(source.manifest.fields))
-            return self.with_own_classes(source)
+            # with labels numbered as the training data numbers them
+            numbers = agree_on_classes(self.train, source.manifest)
+            return renumbered(source, numbers, self.classes)
         except BaseException:
             source.close()
             raise
@@ -323,28 +309,18 @@ class SavedRun:
     def source(self, path: Any = None) -> Source:
         """Open data as the run's validation data is opened. The caller closes it.
 
-        Args:
-            path: What ``data.val`` can be, such as the path of a store; None: the run's own
-                validation data, the first set of several.
+        ``path`` is what ``data.val`` can be, such as the path of a store; None: the run's own
+        validation data, the first set of several.
         """
         return self.open_set(next(iter(self.sets(path).values())))
 
-    def with_own_classes(self, source: Source) -> Source:
-        """Return ``source`` with labels numbered as the training data numbers them."""
-        numbers = agree_on_classes(self.train, source.manifest)
-        return renumbered(source, numbers, self.classes)
-
     def loader(
-        self, source: Source, clock: Clock | None = None, finish: Finish | None = None
+        self, source: Source, clock: Clock | None = None, finish: assemble.Finish | None = None
     ) -> Loader:
         """Return the run's loader over ``source``, which delivers batches as in validation.
 
-        Closing the loader closes the source.
-
-        Args:
-            source: The data.
-            clock: Measures the batches, if any.
-            finish: Normalizes a batch; None: as in validation.
+        Closing the loader closes the source. ``clock`` measures the batches, and ``finish``
+        normalizes them; None: as in validation.
         """
         context = LoaderContext(source, self.device, finish or self.finish, clock or NoClock())
         return self.build("loader", context=context)
@@ -371,17 +347,15 @@ class SavedRun:
             raise ConfigError(351, f"objective = {name}", what, fix)
         return self.objective
 
-    def _scaled_to(self, fields: Mapping[str, Field]) -> tuple[int, int] | None:
+    def _scaled_to(self, fields: Mapping[str, Field]) -> Size | None:
         """Return the height and width to which images must be scaled as in packing, or None.
 
         They must if packing scaled the training images, the run takes those whole, and the images
         of ``fields`` have, or may have, another size.
         """
         transform = self._context.transform
-        packed = self.train.options
-        if transform.size is not None or transform.function is not None:
-            return None
-        if not any(packed.get(key) for key in ("size", "resize", "max_side")):
+        scaled = any(self.train.options.get(key) for key in ("size", "resize", "max_side"))
+        if transform.size is not None or transform.function is not None or not scaled:
             return None
         for name, field in fields.items():
             size = _image_size(self.train.fields.get(name))
@@ -407,7 +381,7 @@ class SavedRun:
     def _context(self) -> SourceContext:
         """What a source of data for this run is given."""
         config = {**self.config, "limit": None, "select": None, **UNFOLDED}
-        return source_context(config, self.allowed, self.parallel, training=False)
+        return assemble.source_context(config, self.allowed, self.parallel, training=False)
 
     def prepared(self, given: RecordInput) -> RecordInput:
         """Return an input whose records are prepared as packing prepared those of training.
@@ -441,17 +415,17 @@ class SavedRun:
         fields = self.input_fields(given.manifest)
         context = self._scaling(fields, self._context)
         ranges = ranges or [ItemRange(0, 0, given.manifest.num_records)]
-        return InputSource(given, {**fields, **(more or {})}, ranges, context, skip_bad)
+        whole = {**fields, **(more or {})}
+        return InputSource(given, whole, ranges, context, skip_bad)
 
     def inferred(self, source: InputSource) -> Generator[Inferred]:
         """Yield what the model predicts for each batch of an input, in order."""
         name = self.predicts.inputs[0]
         # augments of what the model does not take are left out
         taken = self._inputs_of(source.manifest.fields)
-        block = only_fields(self.config["augment"], taken) or NOTHING
-        config = {**self.config, "augment": block}
-        augment = make_augment(config, self.allowed, replace(self.train, fields=dict(taken)))
-        finish = make_augmenter(config, augment, self.device, training=False, say=self.say)
+        config = {**self.config, "augment": only_fields(self.config["augment"], taken) or NOTHING}
+        manifest = replace(self.train, fields=dict(taken))
+        finish = self._finish(assemble.make_augment(config, self.allowed, manifest))
         loader = self.loader(source, finish=finish)
         with closing(loader), closing(loader.epoch(0)) as batches:
             for batch, _, _ in batches:
@@ -510,13 +484,12 @@ class SavedRun:
             if trained is None or None in forms or forms[0] == forms[1]:
                 continue
             what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
-            if name in scaled:
-                if "float" in forms:
-                    self.say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
-                continue
-            places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
-            fix = f"give {trained.dtype}: by your own Dataset ({places}), or as a tensor in Python"
-            raise ConfigError(352, where, what, fix)
+            if name not in scaled:
+                places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
+                fix = f"give {trained.dtype}: by your own Dataset ({places}), or a tensor in Python"
+                raise ConfigError(352, where, what, fix)
+            if "float" in forms:
+                self.say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
 
     def predicted(self, batch: Batch) -> Predictions:
         """Return what the model predicts for a batch as it gets it."""
@@ -545,23 +518,11 @@ class SavedRun:
         if len(images) == 0:
             return []
         name = self.predicts.inputs[0]
-        if isinstance(images, torch.Tensor) and images.is_floating_point():
+        if isinstance(images, Tensor) and images.is_floating_point():
             parts = [{name: part.to(self.device)} for part in images.split(self.batch_size)]
             inferred = ((self.predicted(part), None) for part in parts)
         else:
-            field = Field("uint8", (3, None, None), "image")
-            if isinstance(images, torch.Tensor):
-                field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
-            manifest = Manifest(len(images), {name: field}, source="images")
-
-            def name_of(index: int) -> str:
-                if isinstance(images, torch.Tensor) or not isinstance(
-                    images[index], str | os.PathLike
-                ):
-                    return f"images[{index}]"
-                return os.fspath(images[index])
-
-            given = self.prepared(ChunkInput(image_chunk(images, name), manifest, name_of))
+            given = self.prepared(ImageInput(images, name))
             batches = self.inferred(self.input_source(given))
             inferred = ((each.predictions, each.places) for each in batches)
         return [
@@ -667,18 +628,22 @@ def open_run(
 def _source_of(data: Config, given: Any) -> Config:
     """Return the block of a source that reads ``given``: the run's own if the format fits."""
     own, makes = data["source"], makes_data(data)
+    choice: str | None = None
     if not isinstance(given, str):
-        return SOURCES["dataset"] if "_target_" in given and not makes else own
-    present = format_of(given)
-    choice = None if present is None else present.choice
-    if present is None and os.path.isdir(given) and "manifest.json" not in os.listdir(given):
-        choice = "folder"
-    opens = OPENS_FILES.fullmatch(own["_target_"])
-    if makes:
-        return SOURCES[choice or "hdf5"]
-    if choice is None or opens is None or opens[1] in (choice, "mixture"):
+        choice = "dataset" if "_target_" in given and not makes else None
+    else:
+        if present := format_of(given):
+            choice = present.choice
+        elif os.path.isdir(given) and "manifest.json" not in os.listdir(given):
+            choice = "folder"
+        opens = OPENS_FILES.fullmatch(own["_target_"])
+        if makes:
+            choice = choice or "hdf5"
+        elif opens is None or opens[1] in (choice, "mixture"):
+            return own
+    if choice is None:
         return own
-    return SOURCES[choice]
+    return {"_target_": f"framework.data.{choice}.{choice}_source"}
 
 
 def chosen_file(run_dir: Path, weights: str) -> Path:
@@ -698,21 +663,3 @@ def chosen_file(run_dir: Path, weights: str) -> Path:
         fix = "wait for the run's first save, or give weights=best, last, average or a file"
         raise CheckpointError(121, f"weights = {path}", "no such file", fix)
     return weights_path(path)
-
-
-def _read_chosen(run_dir: Path, weights: str, names: Collection[str]) -> dict[str, Any]:
-    """Return the chosen weights by their names in the model, which has ``names``.
-
-    Raises:
-        CheckpointError: K121 if the file is missing, K124 if the run keeps no average; others as
-            ``read_weights``.
-    """
-    path = chosen_file(run_dir, weights)
-    if weights != AVERAGE:
-        return read_weights(path, names=names)
-    state = newest_state(run_dir).state
-    if not isinstance(state.get("average"), dict):
-        what = f"{run_dir} keeps no average of the weights"
-        fix = "train with ema_decay, or give weights=last"
-        raise CheckpointError(124, f"weights = {weights}", what, fix)
-    return state["average"]

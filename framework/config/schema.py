@@ -14,9 +14,7 @@ from framework.config.targets import makes_data, split_of, val_sets, walk
 from framework.errors import ConfigError
 from framework.parallel.processes import check_virtual_ranks
 from framework.system.run_dir import check_weights_path
-from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
-from framework.train.parameter_groups import KEYS as OPTIM_KEYS
-from framework.train.parameter_groups import named_groups
+from framework.train import parameter_groups
 
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
 LOADER = "framework.data.dataloader.loader_source"
@@ -70,14 +68,10 @@ def check(config: dict[str, Any]) -> None:
     rules = option_rules("train")
     check_values(config, {key: rules[key] for key in rules if key.split(".")[0] not in GROUPS})
     check_known(config, (*rules, *GROUPS))
-    if isinstance(resume := config.get("resume"), str):
+    if isinstance(resume := config.get("resume"), str):  # of a command that takes train's words
         what = "does not name a run"
-        if resume:
-            raise ConfigError(196, f"resume = {resume}", what, "give that run's own words")
-        raise ConfigError(101, "resume = ''", what, "give the directory of a run")
-    if isinstance(config.get("init"), str):
-        what = "must be a block of keys"
-        raise ConfigError(301, f"init = {config['init']}"[:200], what, "leave out the +: init=FILE")
+        fix = "give train the directory of a run, and other commands that run's own words"
+        raise ConfigError(196, f"resume = {resume}", what, fix)
     for group in GROUPS:
         block = config.get(group)
         if block is None and group in NAMED:  # sink=[]: only the summary is written
@@ -86,18 +80,9 @@ def check(config: dict[str, Any]) -> None:
         is_empty = block is None or (group == "data" and {*block} == {"val_transform"})
         if is_empty or not isinstance(block, dict):
             fix = "see the choices with 'paceline train --help'"
-            shown = "null" if is_empty else block
-            raise ConfigError(101, f"{group} = {shown}", "nothing is chosen", fix)
-    _check_parts(config)
-    check_values(config, {key: rules[key] for key in rules if key.split(".")[0] in GROUPS})
-    check_values(config, DATA_RULES)
-    _check_choices(config)
-    _check_data(config["data"])
-    _check_together(config)
-
-
-def _check_parts(config: dict[str, Any]) -> None:
-    """Raise ConfigError C101 for a part without a description."""
+            if is_empty:
+                raise ConfigError(101, f"{group} = null", "nothing is chosen", fix)
+            raise ConfigError(101, f"{group} = {block}"[:200], "is no block of keys", fix)
     data = config["data"]
     parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
     for group in NAMED:
@@ -106,12 +91,20 @@ def _check_parts(config: dict[str, Any]) -> None:
         if data.get(name) is not None:
             parts[f"data.{name}"] = data[name]
     for where, block in parts.items():
-        if block is None or (where == "optim" and block.keys() == set(OPTIM_KEYS)):
+        if block is None or (where == "optim" and block.keys() == set(parameter_groups.KEYS)):
             fix = "choose one, see 'paceline train --help', or give a _target_"
             raise ConfigError(101, f"{where} = null", "nothing is chosen", fix)
         if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
             fix = "choose one, or give it a _target_"
             raise ConfigError(101, f"{where} = {block}"[:200], "describes no part", fix)
+    check_values(config, {key: rules[key] for key in rules if key.split(".")[0] in GROUPS})
+    check_values(config, DATA_RULES)
+    _check_choices(config)
+    _check_data(data)
+    _check_together(config)
+    _check_optim(config["optim"])
+    _check_validation(config)
+    _check_init(config["init"], config["resume"]["run"] is not None)
 
 
 def _check_choices(config: dict[str, Any]) -> None:
@@ -128,9 +121,9 @@ def _check_choices(config: dict[str, Any]) -> None:
             if isinstance(block, dict) and last in block and is_ours:
                 rule.check(key, block[last])
     for group in BLOCKS:
-        rules = [key.split(".") for key in option_rules("train")]
-        own = [names[1] for names in rules if names[0] == group] or PLAIN_ORDER
         if "_target_" not in config[group]:  # a part has arguments of its own
+            names = [key.split(".") for key in option_rules("train")]
+            own = [name[1] for name in names if name[0] == group] or PLAIN_ORDER
             check_known(config[group], own, group)
 
 
@@ -138,26 +131,24 @@ def _check_data(data: dict[str, Any]) -> None:
     """Raise ConfigError C233 for a path where an object is wanted, or the other way around."""
     makes = makes_data(data)
     sets = val_sets(data)
-    splits = {split_of(name): given for name, given in sets.items()}
     if sets != {"": data["val"]}:
         _check_names("data.val", sets)
-    for split, given in {"train": data["train"], **splits}.items():
-        where = f"data.{split} = {given}"
-        is_block = isinstance(given, dict)
-        if makes and given is not None and not (is_block and "_target_" in given):
+    given = {"train": data["train"], **{split_of(name): own for name, own in sets.items()}}
+    for split, own in given.items():
+        where = f"data.{split} = {own}"
+        is_object = isinstance(own, dict) and "_target_" in own
+        if makes and own is not None and not is_object:
             what = "must say how to make it, since this choice reads an object of yours"
             name = "mine.Clips"
-            if isinstance(given, str) and CLASS.fullmatch(given):
-                name = given
-            fix = f"give 'data.{split}={{_target_: {name}}}', say"
-            raise ConfigError(233, where, what, fix)
-        mixes = is_block and "_target_" not in given and "weights" in data["source"]
-        if is_block and not makes and not mixes:
-            what = "must be the path of a store"
-            fix = "for a Dataset of your own add data=dataset, for a DataLoader data=dataloader"
-            if "_target_" not in given:
-                fix = "for several stores by name add data=mixture"
-            raise ConfigError(233, where, what, fix)
+            if isinstance(own, str) and CLASS.fullmatch(own):
+                name = own
+            raise ConfigError(233, where, what, f"give 'data.{split}={{_target_: {name}}}', say")
+        mixes = not is_object and "weights" in data["source"]
+        if isinstance(own, dict) and not makes and not mixes:
+            fix = "for several stores by name add data=mixture"
+            if is_object:
+                fix = "for a Dataset of your own add data=dataset, for a DataLoader data=dataloader"
+            raise ConfigError(233, where, "must be the path of a store", fix)
 
 
 def _check_together(config: dict[str, Any]) -> None:
@@ -165,15 +156,12 @@ def _check_together(config: dict[str, Any]) -> None:
     method, kind = config["workers"]["start_method"], config["workers"]["kind"]
     are_threads = kind == "thread" or (kind is None and not makes_data(config["data"]))
     if method is not None and are_threads:
-        fix = "add workers.kind=process"
         where = f"workers.start_method = {method}"
-        raise ConfigError(107, where, "threads are not started so", fix)
+        raise ConfigError(107, where, "threads are not started so", "add workers.kind=process")
     parallel = config["parallel"]
     is_sharded = parallel["_target_"].endswith(".ShardedParallel")
     if is_sharded and config["precision"].get("dtype") == "fp16":
-        what = (
-            "parallel=fsdp cuts gradients into parts, and each rank would find a scale of its own"
-        )
+        what = "parallel=fsdp cuts gradients into parts, and each rank would scale its own"
         raise ConfigError(139, "precision.dtype = fp16", what, "choose bf16")
     if "virtual_ranks" in parallel:
         if config["accumulate"] != 1:
@@ -208,9 +196,6 @@ def _check_together(config: dict[str, Any]) -> None:
         step = Rule(int | None, 1, number=312)
         for name, value in config["freeze"].items():
             step.check(f"freeze.{name}", value)
-    _check_optim(config["optim"])
-    _check_validation(config)
-    _check_init(config["init"], config["resume"]["run"] is not None)
 
 
 def _check_optim(optim: dict[str, Any]) -> None:
@@ -219,8 +204,9 @@ def _check_optim(optim: dict[str, Any]) -> None:
         what = "the batch size that optim.lr is meant for is missing"
         fix = "give the batch size that optim.lr is right for"
         raise ConfigError(135, "optim.reference_batch_size = null", what, fix)
-    for name, group in named_groups(optim.get(PARAMETER_GROUPS)).items():
-        where = f"optim.{PARAMETER_GROUPS}.{name}"
+    groups = parameter_groups.named_groups(optim.get(parameter_groups.GROUPS))
+    for name, group in groups.items():
+        where = f"optim.{parameter_groups.GROUPS}.{name}"
         if not isinstance(group, dict) or "match" not in group:
             what = "does not say which parameters it has"
             fix = "give it match, the names of its parameters, as in {match: '*.bias', until: 0.5}"
@@ -293,14 +279,12 @@ def _check_init(init: dict[str, Any], is_resumed: bool) -> None:
         if not isinstance(old, str) or not isinstance(new, str):
             fix = "give names of modules or tensors, as in 'init.rename={fc: head}'"
             raise ConfigError(301, f"init.rename = {{{old}: {new}}}"[:200], "is no name", fix)
-    if init["weights"] == "":
-        raise ConfigError(301, "init = ''", "names no file", "give one, or leave init out")
-    if init["weights"] is not None:
-        if not is_resumed:
-            check_weights_path(init["weights"])
-        return
     for key, value in (("average", True), ("skip", []), ("rename", None)):
-        if init[key] != value:
+        if init["weights"] is None and init[key] != value:
             what = "no weights are read without init"
             fix = "add init=FILE, a file of weights or the directory of a run"
             raise ConfigError(301, f"init.{key} = {init[key]}"[:200], what, fix)
+    if init["weights"] == "":
+        raise ConfigError(301, "init = ''", "names no file", "give one, or leave init out")
+    if init["weights"] is not None and not is_resumed:
+        check_weights_path(init["weights"])

@@ -1,14 +1,18 @@
 """Check what a configuration calls, and with which arguments, before torch is imported."""
 
+import ast
+import importlib.util
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from framework.config.foreign_models import is_foreign, secured
 from framework.config.paths import CONF
-from framework.config.signature import classes_of, static_signature
 from framework.errors import ConfigError, did_you_mean
+from framework.system.user_code import raise_if_user_error
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
 LAYERS = {"torch.nn": "torch.nn.modules"}
@@ -26,12 +30,186 @@ TARGET = re.compile(r"^[^#\n]*\b_target_: *([\w.]+)", re.MULTILINE)
 BY_NAME = ("metrics", "sink", "watchers")  # places of several blocks by name
 # Parts of ``data`` that are places of another kind. Objects of the user's have no list.
 IN_DATA = {"source": "data", "writer": "output", "val_transform": "transform"}
-# Values are always plain lists and dicts, as with Hydra's ``_convert_: all``.
 OURS = "framework."
-SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
+SPECIAL = {"_target_", "_args_", "_partial_"}
 STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
+UNFOLDED: dict[str, Any] = dict.fromkeys(("fold", "folds", "fold_by"))  # for all records
+# Functions and classes of other libraries that only build a model.
+ENTRIES = re.compile(
+    r"timm\.create_model"
+    r"|torchvision\.models\.((segmentation|detection|video)\.)?(?!get_|list_)[a-z]\w*"
+    r"|transformers\.[A-Z]\w*(Config|Model|For[A-Z]\w*)(\.from_pretrained|\.from_config)?"
+)
+FOLDER = "pretrained_model_name_or_path"
+# Keys of timm and torchvision that read weights. What stands in a list depends on the version.
+LOADING = ("weights", "weights_backbone", "checkpoint_path", "cache_dir", "_args_")
+# Keys of transformers whose other values download, unpickle or execute something.
+SAFE = {"local_files_only": True, "trust_remote_code": False, "weights_only": True}
 Config = dict[str, Any]
+
+
+class Signature(NamedTuple):
+    """The names of the parameters, and whether any other keyword is taken, too (``open``)."""
+
+    names: tuple[str, ...]
+    open: bool
+
+
+def static_signature(target: str) -> Signature | None:
+    """Return the signature of a class or function; None if its source does not tell.
+
+    The source is read, and nothing is executed.
+    """
+    parts = target.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        path = _module_path(tuple(parts[:cut]), os.getcwd())
+        if path is not None:
+            return _find(path, parts[-1]) if cut == len(parts) - 1 else None
+    return None
+
+
+@cache
+def _module_path(parts: tuple[str, ...], folder: str) -> Path | None:
+    """Return the file of a module. The import system looks up only the top package, unrun.
+
+    It looks in ``folder`` last, which is on the path only once the user allows packages there.
+    """
+    try:
+        spec = importlib.util.find_spec(parts[0]) or PathFinder.find_spec(parts[0], [folder])
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    base = Path(spec.origin)
+    if len(parts) > 1:
+        if not spec.submodule_search_locations:
+            return None
+        base = base.parent.joinpath(*parts[1:])
+    candidates = (base.with_suffix(".py"), base / "__init__.py")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except SyntaxError as error:
+        raise_if_user_error(error)
+        raise
+
+
+def _find(path: Path, name: str) -> Signature | None:
+    for node in _tree(path).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return _of_arguments(node.args)
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _of_class(path, node)
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:  # look where it is defined
+                    return static_signature(f"{node.module}.{alias.name}")
+    return None
+
+
+def _of_class(path: Path, node: ast.ClassDef) -> Signature | None:
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            names, is_open = _of_arguments(item.args)
+            return Signature(names[1:], is_open)
+    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+        return Signature(tuple(map(ast.unparse, fields)), open=False)
+    if not node.bases:
+        return Signature((), open=False)
+    if len(node.bases) == 1 and isinstance(node.bases[0], ast.Name):
+        return _find(path, node.bases[0].id)
+    return None
+
+
+def _of_arguments(arguments: ast.arguments) -> Signature:
+    names = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
+    return Signature(names, arguments.kwarg is not None)
+
+
+def _classes_of(module: str) -> frozenset[str]:
+    """Return the names of classes in a module's ``__all__``, none if it is not installed."""
+    path = _module_path(tuple(module.split(".")), os.getcwd())
+    if path is None:
+        return frozenset()
+    names: set[str] = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Assign | ast.AugAssign) and isinstance(node.value, ast.List):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and target.id == "__all__":
+                names.update(ast.unparse(name).strip("'") for name in node.value.elts)
+    return frozenset(name for name in names if name[0].isupper())
+
+
+def is_foreign(target: Any) -> bool:
+    """Return whether a name is one of another library's models."""
+    return isinstance(target, str) and ENTRIES.fullmatch(target) is not None
+
+
+def is_from_folder(target: Any) -> bool:
+    """Return whether a name is that of a model of transformers with the weights in a folder."""
+    return is_foreign(target) and target.endswith(".from_pretrained") and "Config." not in target
+
+
+def secured(where: str, block: Config, allowed: Sequence[str]) -> Config:
+    """Return the arguments of a model of another library, with those that make it safe.
+
+    Whoever allows the package on the command line may do anything with it.
+
+    Args:
+        where: The block's name in the configuration, for messages.
+        block: ``_target_`` and its arguments; any other block stays as it is.
+        allowed: Prefixes of the user's packages.
+
+    Raises:
+        ConfigError: C302 for an argument that downloads, unpickles or executes something, C303 for
+            a folder that is not there.
+    """
+    target = block.get("_target_")
+    if not is_foreign(target):
+        return block
+    package, _, name = str(target).partition(".")
+    is_allowed = f"{package}.".startswith(tuple(allowed))
+    unsafe: list[str] = []
+    safe: Config = {}
+    if package != "transformers":
+        if package == "timm" and (arguments := list(block.get("_args_") or [])) and not is_allowed:
+            block = {**block, "model_name": arguments[0], "_args_": arguments[1:]}
+        loads = [key for key in block if key.startswith("pretrained") or key in LOADING]
+        unsafe += [key for key in loads if block[key]]
+        unsafe += ["model_name"] if ":" in str(block.get("model_name", "")) else []
+        if name.startswith(("models.segmentation.", "models.detection.")) and not is_allowed:
+            safe = {"weights_backbone": None}  # its default is downloaded
+    elif name.endswith((".from_pretrained", ".from_config")):
+        safe = dict(SAFE)
+        if not is_from_folder(target):
+            del safe["weights_only"]
+        if name.endswith(".from_config"):
+            del safe["local_files_only"]
+        unsafe += [key for key in safe if block.get(key, safe[key]) != safe[key]]
+        if "/" in str(block.get("attn_implementation", "")):
+            unsafe.append("attn_implementation")
+    if unsafe and not is_allowed:
+        what = "would download, unpickle or execute something"
+        fix = (
+            "give the weights as init=FILE, or if you trust it, "
+            f"add 'allow_targets=[{package}]' on the command line"
+        )
+        raise ConfigError(302, f"{where}.{unsafe[0]} = {block[unsafe[0]]}"[:200], what, fix)
+    if name.endswith(".from_pretrained"):
+        folder = block.get(FOLDER) or next(iter(block.get("_args_") or []), None)
+        if not os.path.isdir(str(folder)):
+            what = "is no folder here, and Paceline downloads no model"
+            fix = "download it before, with 'hf download NAME --local-dir FOLDER'; give the folder"
+            raise ConfigError(303, f"{where}.{FOLDER} = {folder}"[:200], what, fix)
+    if is_from_folder(target):
+        safe["ignore_mismatched_sizes"] = True  # a head for other classes; all else is refused
+    return {**safe, **block}
 
 
 def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
@@ -39,14 +217,19 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
 
     ``allowed`` are the prefixes of the user's packages.
     """
-    place, inside = _place(where)
+    parts = where.split(".")
+    if parts[0] == "prepare" and "input" in parts:
+        parts = parts[parts.index("input") :]
+    if parts[0] == "data" and len(parts) > 1:
+        parts = [IN_DATA.get(parts[1], "data.train"), *parts[2:]]
+    place = parts[0]
     lists = [place]
-    if inside:
+    if len(parts) > (2 if place in BY_NAME else 1):  # inside such a block
         lists.append("model" if place == "objective" else "layers")  # a teacher is a model
     known = frozenset[str]().union(*map(_names, lists))
     if isinstance(target, str):
         module = LISTED.get(place, {}).get(target.rpartition(".")[0])
-        if module is not None and not classes_of(module):
+        if module is not None and not _classes_of(module):
             return  # it is not installed, which importing it will say
         is_model = is_foreign(target) and "model" in lists
         if is_model or target in known or target.startswith(tuple(allowed)):
@@ -60,16 +243,6 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
     raise ConfigError(105, f"{where}._target_ = {target}", what, fix)
 
 
-def _place(where: str) -> tuple[str, bool]:
-    """Return the kind of the block at a dotted key, and whether it lies inside such a block."""
-    parts = where.split(".")
-    if parts[0] == "prepare" and "input" in parts:
-        parts = parts[parts.index("input") :]
-    if parts[0] == "data" and len(parts) > 1:
-        parts = [IN_DATA.get(parts[1], "data.train"), *parts[2:]]
-    return parts[0], len(parts) > (2 if parts[0] in BY_NAME else 1)
-
-
 @cache
 def _names(place: str) -> frozenset[str]:
     """Return what a kind of block may call, of ours and of installed libraries."""
@@ -78,9 +251,9 @@ def _names(place: str) -> frozenset[str]:
     if place != "output":
         names -= _names("output")  # writers, of data that is packed on the way
     for package, module in LISTED.get(place, {}).items():
-        names.update(f"{package}.{name}" for name in classes_of(module))
+        names.update(f"{package}.{name}" for name in _classes_of(module))
         if place == "metrics":  # most have their name in the package, too
-            names.update(f"torchmetrics.{name}" for name in classes_of(module))
+            names.update(f"torchmetrics.{name}" for name in _classes_of(module))
         if module == LAYERS["torch.nn"]:
             names.update(OWN_LAYERS)
     return frozenset(names)
@@ -112,11 +285,6 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
         if block.get("_args_") and target.startswith(OURS):
             what = f"{target} takes arguments by name alone"
             raise ConfigError(106, f"{where}._args_", what, "give each by its name")
-        given = [str(key) for key in block if key not in SPECIAL]
-        for key in given:
-            if key.startswith("_") and key.endswith("_"):
-                what = f"not a key Hydra knows{did_you_mean(key, sorted(SPECIAL), where)}"
-                raise ConfigError(106, f"{where}.{key}", what, "correct or remove it")
         signature = static_signature(target)
         if signature is None or signature.open:
             continue
@@ -129,8 +297,8 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
             names = (*names, "warmup_epochs")
         elif where == "input" or re.fullmatch(r"prepare\.\w+\.input", where):
             names = (*names, *MARK_KEYS)
-        for key in given:
-            if key not in names:
+        for key in map(str, block):
+            if key not in SPECIAL and key not in names:
                 what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
                 fix = "correct or remove it"
                 raise ConfigError(106, f"{where}.{key} = {block[key]}", what, fix)
@@ -148,9 +316,8 @@ def makes_data(data: Config) -> bool:
 def val_sets(data: Config) -> dict[str, Any]:
     """Return what ``data.val`` gives for each validation set by its name.
 
-    A single set without a name is called ``""``. There are several if ``data.val`` maps names to
-    what one set may be: the path of a store, a block that makes an object, or with
-    ``data=mixture``, the paths of stores by name.
+    A single set is called ``""``. There are several if ``data.val`` maps names to what one set may
+    be: a path, a block that makes an object, or with ``data=mixture``, paths of stores by name.
     """
     val = data.get("val")
     if not val:
@@ -191,21 +358,15 @@ def with_added(block: Config) -> Config:
     return {**block, "add": {"_target_": name, "_partial_": True}}
 
 
-UNFOLDED: Config = dict.fromkeys(("fold", "folds", "fold_by"))  # the keys of all records
-
-
 def with_folds(config: Config) -> Config:
     """Return a configuration that validates on the training data, if that is cut into folds."""
     if config["folds"] is None:
         return config
+    data = {**config["data"], "val": config["data"]["train"]}
     prepare = config["prepare"]
     if prepare:
         prepare = {split: block for split, block in prepare.items() if split != "val"}
-    return {
-        **config,
-        "data": {**config["data"], "val": config["data"]["train"]},
-        "prepare": prepare,
-    }
+    return {**config, "data": data, "prepare": prepare}
 
 
 def as_prefixes(packages: Sequence[str]) -> tuple[str, ...]:

@@ -1,78 +1,61 @@
-"""Build what trains: the model, tried on a few records, and everything that the Trainer runs
-with.
-"""
+"""Build what trains: the model, tried on a few records, and all that the Trainer runs with."""
 
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from framework.config import preflight, resume
 from framework.config.assemble import Assembly, fused, fuses_by_default
 from framework.config.auto import wrong_channels
-from framework.config.build import build, build_schedule, last_line
-from framework.config.foreign_models import LOADS, is_from_folder
+from framework.config.build import build, build_schedule
 from framework.config.init_weights import DIGEST, folder_note, load_teacher, start_from_weights
-from framework.config.preflight import (
-    MISFITS,
-    NUM_SAMPLES,
-    ModelTrial,
-    check_fit,
-    fits,
-    try_augment,
-    try_smallest,
-)
-from framework.config.run_watchers import (
-    check_metric,
-    make_goal,
-    make_metrics,
-    make_watching,
-    try_metrics,
-)
+from framework.config.preflight import NUM_SAMPLES, ModelTrial
+from framework.config.schema import seconds_of
+from framework.config.targets import Config, is_from_folder
 from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.class_labels import KnowsLabelRange
 from framework.contracts.data import Source
-from framework.contracts.parallel import Precision
+from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.records import LABEL, KnowsColumns
 from framework.contracts.training import (
     Objective,
     RunContext,
     Sink,
+    Watcher,
 )
 from framework.data.dali import DALISource
 from framework.data.dataloader import LoaderSource
 from framework.data.source import StoreSource
-from framework.errors import ConfigError, PacelineError, ResourceError
+from framework.errors import ConfigError, PacelineError, ResourceError, words_of
 from framework.media.label_map import colored
 from framework.objective.own_loss import OwnLoss
 from framework.parallel.ddp import warm_up_ddp
 from framework.schedule.plateau import Plateau
 from framework.sink.relays import TolerantSink
 from framework.store.columns import is_number
+from framework.system.extras import needed
 from framework.system.rng import kept_generators
+from framework.train import parameter_groups, watching
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
 from framework.train.objective_state import ObjectiveState, evaluating, untouched
-from framework.train.parameter_groups import (
-    GROUP,
-    NAME,
-    check_options,
-    is_grouped,
-    optimizer_keys,
-    parameter_groups,
-)
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
 from framework.train.weight_files import start_from_data
+
+if TYPE_CHECKING:
+    from framework.train.torch_metrics import TorchMetrics
 
 
 def training_parts(
@@ -98,27 +81,25 @@ def training_parts(
     with untouched(objective):  # records that it sees before training leave no trace
         model, thaws, trial = _model(assembly, objective, precision)
         owned.check_called(parallel.unwrap(model))
-    order = assembly.train_source.order
+    source = assembly.train_source
+    order = source.order
     is_cut = order.accumulate > 1 or order.world_size > 1 or (order.virtual_ranks or 1) > 1
     if is_cut and isinstance(objective, OwnLoss) and objective.unknown_mean:
         raise objective.unknown_mean  # several passes or ranks would not learn what one does
     _check_labels(assembly, objective)
-    classes = assembly.train_source.manifest.classes
-    metrics = make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
+    metrics = make_metrics(
+        config, assembly.allowed, parallel, assembly.say, source.manifest.classes
+    )
     if metrics is not None:
         trial = try_metrics(metrics, trial)
     optimizer = _optimizer(assembly, model, owned)
-    schedule, setter = build_schedule(
-        config["schedule"],
-        assembly.allowed,
-        optimizer,
-        assembly.effective.get("warmup_steps"),
-    )
+    warmup_steps = assembly.effective.get("warmup_steps")
+    schedule, setter = build_schedule(config["schedule"], assembly.allowed, optimizer, warmup_steps)
     if isinstance(schedule, Plateau) and assembly.val is None:
         where = f"schedule = {config['schedule']['_target_']}"
         what = "follows a metric of validation, and there is no validation data"
         raise ConfigError(314, where, what, "give data.val, or choose another schedule")
-    average = checkpoints = recorder = best = watching = None
+    average = checkpoints = recorder = best = watchers = freeze = None
     if config["ema_decay"] is not None:
         average = Average(
             parallel.unwrap(model),
@@ -127,23 +108,41 @@ def training_parts(
             ramp=config["ema_ramp"],
             lookahead=config["ema_lookahead"],
         )
+    saving = config["checkpoint"]
     if run_dir is not None:
-        checkpoints = _checkpoints(assembly, run_dir)
-        best, stop_goal = (
-            make_goal(key, assembly, objective, trial, metrics) for key in ("best", "stop")
+        facts = {
+            "learned": assembly.learns,
+            "validation": assembly.validates,
+            "ends": resume.ending(config),
+            "world_size": parallel.world_size,
+            "init": config["init"].get(DIGEST),
+            "versions": {"torch": str(torch.__version__)},
+        }
+        checkpoints = CheckpointFolder(
+            run_dir, facts, saving["keep"], saving["every_s"], assembly.say
         )
-        watching = make_watching(assembly, run_dir, stop_goal)
+        best = make_goal("best", assembly, objective, trial, metrics)
+        stop_goal = make_goal("stop", assembly, objective, trial, metrics)
+        watchers = make_watching(assembly, run_dir, stop_goal)
         if assembly.val_sources:
-            check_metric("search_metric", config["search_metric"], assembly, trial)
+            _check_metric("search_metric", config["search_metric"], assembly, trial)
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
-    source = assembly.train_source
-    freeze: Freeze | None = None
     if config["freeze"]:
         rewrap = partial(_rewrapped, assembly, objective, precision)
         freeze = Freeze(parallel.unwrap(model), thaws, thaws_of(config["freeze"]), rewrap)
     parts = Parts(
-        plan=_plan(config),
+        plan=TrainPlan(
+            epochs=config["epochs"],
+            max_steps=config["max_steps"],
+            report_every=config["report_every"],
+            validate_every=config["validate_every"],
+            save_every=saving["every_steps"],
+            save_epochs=saving["every_epochs"],
+            clip_norm=config["clip_norm"],
+            skip_bad=config["on_nan"] == "skip",
+            max_missed=config["max_skips"],
+        ),
         model=model,
         objective=objective,
         owned=owned,
@@ -162,156 +161,22 @@ def training_parts(
         stop=stop,
         metrics=metrics,
         best=best,
-        watching=watching,
+        watching=watchers,
         recorder=recorder,
         sums_records=isinstance(source, LoaderSource) and source.gives_ranks_their_own,
         say=assembly.say,
     )
     if run_dir is not None:
-        _try_validation(assembly)
+        for val_source in assembly.val_sources.values():
+            if not isinstance(val_source, StoreSource) or not val_source.read.cut:
+                continue
+            if val_source.context.transform.size is None:
+                val_source.sample(NUM_SAMPLES)  # D107 for images of different sizes
         _try_smallest(assembly, parts)
         if owned.is_there:
             _try_objective(assembly, parts, owned)
     _warm_up(assembly, model, objective, precision)
     return parts
-
-
-def _plan(config: dict[str, Any]) -> TrainPlan:
-    return TrainPlan(
-        epochs=config["epochs"],
-        max_steps=config["max_steps"],
-        report_every=config["report_every"],
-        validate_every=config["validate_every"],
-        save_every=config["checkpoint"]["every_steps"],
-        save_epochs=config["checkpoint"]["every_epochs"],
-        clip_norm=config["clip_norm"],
-        skip_bad=config["on_nan"] == "skip",
-        max_missed=config["max_skips"],
-    )
-
-
-def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
-    chosen = assembly.config["checkpoint"]
-    facts = {
-        "learned": assembly.learns,
-        "validation": assembly.validates,
-        "ends": assembly.ends,
-        "world_size": assembly.parallel.world_size,
-        "init": assembly.config["init"].get(DIGEST),
-        "versions": {"torch": str(torch.__version__)},
-    }
-    return CheckpointFolder(run_dir, facts, chosen["keep"], chosen["every_s"], assembly.say)
-
-
-def _try_validation(assembly: Assembly) -> None:
-    """Read a few images of each validation set that are not scaled. DataError D107 if they differ.
-
-    Otherwise the run would end with this error at its first validation.
-    """
-    for source in assembly.val_sources.values():
-        if not isinstance(source, StoreSource) or not source.read.cut:
-            continue
-        if source.context.transform.size is None:
-            source.sample(NUM_SAMPLES)
-
-
-def _try_smallest(assembly: Assembly, parts: Parts) -> None:
-    """Try the model on as few records as a pass of training and of each validation set will have.
-
-    Ready batches of a user's loader are not tried.
-
-    ConfigError C396 for a model that takes more records, but not so few.
-    """
-    config = assembly.config
-    num_steps = min(config["max_steps"] or math.inf, config["epochs"] * assembly.train.num_steps)
-    with ExitStack() as stack:
-        stack.enter_context(kept_generators(assembly.device))
-        if config["compile"]:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(parts.precision.autocast())
-        for split, source in assembly.sources.items():
-            if isinstance(source, LoaderSource):
-                continue
-            model, order = parts.model, source.order
-            whole, short = order.smallest_batches
-            if split == "train":
-                parts.switch_to_training()
-                if num_steps < order.num_steps and order.cuts is None:
-                    short = 0  # the run ends before
-            else:
-                model = parts.parallel.unwrap(model).eval()
-            tried: dict[int, tuple[str, str]] = {}
-            where = f"data.{split}, batch_size = {order.batch_size}"
-            if whole:
-                fix = "raise it, or lower accumulate or the number of ranks"
-                tried[order.smallest_pass(whole)] = (where, fix)
-            if short:
-                fix = f"choose another val_batch_size, for {order.num_places} records"
-                if split == "train":
-                    fix = "set last=drop, or last=wrap" if whole else "set last=wrap"
-                    where = f"last = {order.last}"
-                tried.setdefault(order.smallest_pass(short), (where, fix))
-            read = partial(_few, assembly, source)
-            few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
-            mode = nullcontext() if split == "train" else evaluating(parts.objective)
-            with untouched(parts.objective), mode:
-                try_smallest(model, parts.objective, read, few)
-    parts.switch_to_training()
-
-
-def _try_objective(assembly: Assembly, parts: Parts, owned: ObjectiveState) -> None:
-    """Check what a pass in training mode makes and changes in an objective. ConfigError C392."""
-    parts.switch_to_training()
-    read = partial(_few, assembly, assembly.train_source)
-    with ExitStack() as stack:
-        stack.enter_context(kept_generators(assembly.device))
-        if assembly.config["compile"]:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(parts.precision.autocast())
-        stack.enter_context(untouched(parts.objective))
-        few = {NUM_SAMPLES: ("", "")}
-        # a step may succeed, unlike these passes without gradients
-        with suppress(PacelineError):
-            try_smallest(parts.model, parts.objective, read, few)
-        first = owned.check_called(parts.parallel.unwrap(parts.model))
-        if refusal := _refusal(assembly):
-            with suppress(PacelineError):
-                try_smallest(parts.model, parts.objective, read, {NUM_SAMPLES - 1: ("", "")})
-            owned.check_unchanged(first, refusal)
-
-
-def _few(assembly: Assembly, source: Source, count: int) -> Batch:
-    """Return ``count`` records as the model gets them in validation."""
-    sample = assembly.sample if source is assembly.train_source else source.sample(count)
-    numbers = torch.arange(count) % len(sample["index"])
-    return _augmented(assembly, taken(sample, numbers))
-
-
-def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
-    """Open the sinks of a run, on rank 0 only. ``stack`` closes them.
-
-    A sink that fails later does not end the run.
-    """
-    if not assembly.leads:
-        return []
-    pictures = colored(assembly.sample, assembly.train_source.manifest.label_maps)
-    epochs, step = assembly.config["epochs"], trainer.progress.step
-    run = RunContext(
-        run_dir,
-        trainer.total_steps,
-        epochs,
-        step,
-        pictures,
-        assembly.say,
-        has_ended=lambda: bool(trainer.ended),
-    )
-    sinks: list[Sink] = []
-    for name, block in (assembly.config.get("sink") or {}).items():
-        built: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
-        sink = TolerantSink(built, assembly.say)
-        stack.callback(sink.close)
-        sinks.append(sink)
-    return sinks
 
 
 def _model(
@@ -326,7 +191,7 @@ def _model(
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     assembly.notes.clear()
     if is_from_folder(config["model"].get("_target_")):
-        built, info = assembly.build("model", **{LOADS: True})
+        built, info = assembly.build("model", output_loading_info=True)
         assembly.notes.append(folder_note(built, info, config))
     else:
         built = assembly.build("model")
@@ -334,20 +199,16 @@ def _model(
     if config["channels_last"]:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
     with kept_generators(assembly.device):
-        try_augment(config, assembly.augment, sample, assembly.allowed)
+        preflight.try_augment(config, assembly.augment, sample, assembly.allowed)
     try:
         with precision.autocast():
             records = _at_home(assembly, sample)
-            trial = check_fit(model, objective, records, config, assembly.allowed)
+            trial = preflight.check_fit(model, objective, records, config, assembly.allowed)
     except ConfigError as error:
-        why = wrong_channels(config, assembly.train_source, last_line(error.__cause__ or error))
+        why = wrong_channels(config, assembly.train_source, words_of(error.__cause__ or error))
         raise why or error from error.__cause__
-    start_from_data(
-        model,
-        objective,
-        assembly.train_source.sample,
-        lambda records: _at_home(assembly, records),
-    )
+    read = assembly.train_source.sample
+    start_from_data(model, objective, read, partial(_at_home, assembly))
     if assembly.starts_from is not None:
         num_classes = len(assembly.train_source.manifest.classes)
         note = start_from_weights(model, assembly.starts_from, config, num_classes)
@@ -410,7 +271,7 @@ def _at_home(assembly: Assembly, records: Batch) -> Batch:
 
 def _augmented(assembly: Assembly, sample: Batch) -> Batch:
     """Augment records as in validation. ConfigError C118."""
-    with fits("augment", assembly.config, sample, assembly.allowed):
+    with preflight.fits("augment", assembly.config, sample, assembly.allowed):
         return assembly.augmenter(training=False)(move(sample, assembly.device), 0)
 
 
@@ -422,19 +283,9 @@ def _warm_up(
     if num_ranks == 1 or order.virtual_ranks is not None:  # virtual ranks compute without DDP
         return
     length = max(1, order.batch_size // (num_ranks * assembly.config["accumulate"]))
-    numbers = torch.arange(length) % len(assembly.sample["index"])
-    batch = _augmented(assembly, taken(assembly.sample, numbers))
-    try:
-        with untouched(objective):
-            warm_up_ddp(model, objective, precision, batch, assembly.device)
-    except MISFITS as error:  # of ready batches, which nobody has tried; others fail alike
-        if length > NUM_SAMPLES:
-            raise
-        records = "1 record" if length == 1 else f"{length} records"
-        what = f"gives a rank passes over {records}, which the model does not take"
-        why = f"{what} ({type(error).__name__}: {last_line(error)})"
-        fix = "raise the batch size, or lower the number of ranks"
-        raise ConfigError(396, f"batch_size = {order.batch_size}", why, fix) from error
+    batch = _few(assembly, assembly.train_source, length)
+    with untouched(objective):
+        warm_up_ddp(model, objective, precision, batch, assembly.device)
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:
@@ -442,13 +293,10 @@ def _compile(model: nn.Module, device: torch.device) -> None:
 
     ResourceError R105 without a compiler: torch would say so in a hundred lines, in the first step.
     """
-    variable = "CC"
-    names = ("gcc", "clang")
+    variable, *names = ["CC", "gcc", "clang"]
     if device.type == "cpu":
-        variable = "CXX"
-        names = ("g++", "clang++")
-    candidates = filter(None, (os.environ.get(variable), *names))
-    if not any(map(shutil.which, candidates)):
+        variable, *names = ["CXX", "g++", "clang++"]
+    if not any(map(shutil.which, filter(None, (os.environ.get(variable), *names)))):
         what = f"no compiler here ({' or '.join(names)})"
         fix = f"install {names[0]}, or set compile=false"
         raise ResourceError(105, "compile = true", what, fix)
@@ -459,7 +307,7 @@ def _optimizer(
     assembly: Assembly, model: nn.Module, owned: ObjectiveState
 ) -> torch.optim.Optimizer:
     chosen = assembly.config["optim"]
-    block = optimizer_keys(chosen)
+    block = parameter_groups.optimizer_keys(chosen)
     params: list[Any] = list(model.parameters())
     fuses = fuses_by_default(block, model)  # one kernel updates all parameters
     if assembly.captures:
@@ -469,16 +317,215 @@ def _optimizer(
             assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
     if fuses:
         block = fused(block)
-    if is_grouped(chosen):
+    if parameter_groups.is_grouped(chosen):
         own = {name: weight for weight, name in owned.weights.items()}
-        params = parameter_groups(assembly.parallel.unwrap(model), chosen, own)
+        params = parameter_groups.parameter_groups(assembly.parallel.unwrap(model), chosen, own)
     elif owned.weights:
-        own = {"params": list(owned.weights), NAME: GROUP}
-        params = [{"params": params, NAME: "model"}, own]
+        own = {"params": list(owned.weights), parameter_groups.NAME: parameter_groups.GROUP}
+        params = [{"params": params, parameter_groups.NAME: "model"}, own]
     if owned.weights:
         assembly.notes.append(owned.note)
     optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=params)
-    check_options(optimizer, chosen)
+    parameter_groups.check_options(optimizer, chosen)
     for group in optimizer.param_groups:
         group["lr"] *= assembly.scaling.factor
     return optimizer
+
+
+def _try_smallest(assembly: Assembly, parts: Parts) -> None:
+    """Try the model on as few records as a pass of training and of each validation set will have.
+
+    Ready batches of a user's loader are not tried. ConfigError C396 for a model that takes more
+    records, but not so few.
+    """
+    config = assembly.config
+    num_steps = min(config["max_steps"] or math.inf, config["epochs"] * assembly.train.num_steps)
+    with _trial(assembly, parts):
+        for split, source in assembly.sources.items():
+            if isinstance(source, LoaderSource):
+                continue
+            model, order, mode = parts.model, source.order, nullcontext()
+            whole, short = order.smallest_batches
+            where = f"data.{split}, batch_size = {order.batch_size}"
+            of_short = where, f"choose another val_batch_size, for {order.num_places} records"
+            if split == "train":
+                parts.switch_to_training()
+                if num_steps < order.num_steps and order.cuts is None:
+                    short = 0  # the run ends before
+                fix = "set last=drop, or last=wrap" if whole else "set last=wrap"
+                of_short = f"last = {order.last}", fix
+            else:
+                model = parts.parallel.unwrap(model).eval()
+                mode = evaluating(parts.objective)
+            tried: dict[int, tuple[str, str]] = {}
+            if short:
+                tried[order.smallest_pass(short)] = of_short
+            if whole:
+                fix = "raise it, or lower accumulate or the number of ranks"
+                tried[order.smallest_pass(whole)] = (where, fix)
+            few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
+            with untouched(parts.objective), mode:
+                read = partial(_few, assembly, source)
+                preflight.try_smallest(model, parts.objective, read, few)
+    parts.switch_to_training()
+
+
+def _trial(assembly: Assembly, parts: Parts) -> ExitStack:
+    """Return a context for passes that change no generator, and compile nothing."""
+    with ExitStack() as stack:
+        stack.enter_context(kept_generators(assembly.device))
+        if assembly.config["compile"]:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(parts.precision.autocast())
+        return stack.pop_all()
+
+
+def _try_objective(assembly: Assembly, parts: Parts, owned: ObjectiveState) -> None:
+    """Check what a pass in training mode makes and changes in an objective. ConfigError C392."""
+    parts.switch_to_training()
+    read = partial(_few, assembly, assembly.train_source)
+    with _trial(assembly, parts), untouched(parts.objective):
+        # a step may succeed, unlike these passes without gradients
+        with suppress(PacelineError):
+            preflight.try_smallest(parts.model, parts.objective, read, {NUM_SAMPLES: ("", "")})
+        first = owned.check_called(parts.parallel.unwrap(parts.model))
+        if refusal := _refusal(assembly):
+            with suppress(PacelineError):
+                few = {NUM_SAMPLES - 1: ("", "")}
+                preflight.try_smallest(parts.model, parts.objective, read, few)
+            owned.check_unchanged(first, refusal)
+
+
+def _few(assembly: Assembly, source: Source, count: int) -> Batch:
+    """Return ``count`` records as the model gets them in validation."""
+    sample = assembly.sample if source is assembly.train_source else source.sample(count)
+    return _augmented(assembly, taken(sample, torch.arange(count) % len(sample["index"])))
+
+
+def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
+    """Open the sinks of a run, on rank 0 only. ``stack`` closes them.
+
+    A sink that fails later does not end the run.
+    """
+    if not assembly.leads:
+        return []
+    run = RunContext(
+        run_dir,
+        trainer.total_steps,
+        assembly.config["epochs"],
+        trainer.progress.step,
+        colored(assembly.sample, assembly.train_source.manifest.label_maps),
+        assembly.say,
+        has_ended=lambda: bool(trainer.ended),
+    )
+    sinks: list[Sink] = []
+    for name, block in (assembly.config.get("sink") or {}).items():
+        built: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
+        sink = TolerantSink(built, assembly.say)
+        stack.callback(sink.close)
+        sinks.append(sink)
+    return sinks
+
+
+def make_metrics(
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    say: Callable[[str], None],
+    classes: Sequence[str],
+) -> "TorchMetrics | None":
+    """Build the metrics that the configuration names; None without any. Notes name ``classes``.
+
+    ResourceError R112 without TorchMetrics, ConfigError C332 for what is no metric.
+    """
+    blocks = config.get("metrics") or {}
+    if not blocks:
+        return None
+    needed("torchmetrics", "metrics")
+    from framework.train.torch_metrics import TorchMetrics  # noqa: PLC0415  # an extra
+
+    built = {name: build(f"metrics.{name}", blocks[name], allowed) for name in blocks}
+    return TorchMetrics(built, parallel, say, classes)
+
+
+def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:
+    """Return the trial with the metrics of its predictions.
+
+    ConfigError C332 if they do not fit the predictions, or have a name of the objective's.
+    """
+    means = metrics.tried(trial.predictions)
+    if both := sorted({*means, *metrics.names} & {*trial.means, "step"}):
+        what = "is the name of a metric that the objective has already"
+        raise ConfigError(332, f"metrics.{both[0]}", what, "rename or remove it")
+    return trial._replace(means={**trial.means, **means})
+
+
+def make_goal(
+    key: str,
+    assembly: Assembly,
+    objective: Objective,
+    trial: ModelTrial,
+    metrics: "TorchMetrics | None",
+) -> watching.Goal | None:
+    """Return the goal of the block ``best`` or ``stop``; None if it names no metric.
+
+    Raises:
+        ConfigError: C331 for an unknown metric, C338 if nothing tells its direction.
+    """
+    block = assembly.config[key]
+    metric = block["metric"]
+    if metric is None:
+        return None
+    where = f"{key}.metric"
+    _check_metric(where, metric, assembly, trial)
+    if block["mode"] != "auto":
+        return watching.Goal(metric, block["mode"] == "max", where)
+    own = metric
+    for name in assembly.val_sources:
+        own = own.removeprefix(f"{name}.")
+    higher = metrics.higher_is_better(own) if metrics is not None else None
+    if higher is None and own in ("loss", *trial.losses):
+        higher = False
+    if higher is None:  # ask the objective, which may not compare it
+        low = dict.fromkeys(trial.means, 0.0)
+        high = {**low, own: 1.0}
+        if objective.better(high, low) != objective.better(low, high):
+            higher = objective.better(high, low)
+    if higher is None:
+        what = f"nothing tells whether a higher {own} is better"
+        raise ConfigError(338, f"{key}.mode = auto", what, f"set {key}.mode=max, or min")
+    return watching.Goal(metric, higher, where)
+
+
+def _check_metric(where: str, metric: str, assembly: Assembly, trial: ModelTrial) -> None:
+    """Check that the validation will have the metric that ``where`` names. ConfigError C331."""
+    means = trial.means
+    if sets := [name for name in assembly.val_sources if name]:
+        means = {f"{name}.{own}": mean for name in sets for own, mean in trial.means.items()}
+    if watching.value_of(means, metric) is None:
+        raise watching.unknown_metric(where, metric, means)
+
+
+def make_watching(
+    assembly: Assembly, run_dir: Path | None, stop_goal: watching.Goal | None
+) -> watching.Watching:
+    """Build the watchers of a run: the user's, then those of ``stop``.
+
+    ConfigError C333 for an object that is no watcher, C334 for a state that cannot be saved.
+    """
+    watchers: dict[str, Watcher] = {}
+    for name, block in (assembly.config.get("watchers") or {}).items():
+        watcher: Any = watching.Idle()
+        if assembly.leads:
+            watcher = build(f"watchers.{name}", block, assembly.allowed)
+        if not isinstance(watcher, Watcher):
+            what = f"makes an object of class {type(watcher).__name__}, which is no Watcher"
+            fix = "inherit from framework.Watcher, and write the methods that you need"
+            raise ConfigError(333, f"watchers.{name}", what, fix)
+        watchers[f"watchers.{name}"] = watcher
+    stop = assembly.config["stop"]
+    if stop["patience"] is not None:
+        watchers[resume.PATIENCE] = watching.EarlyStop(stop["patience"], stop_goal)
+    if stop["after"] is not None:
+        watchers["stop.after"] = watching.TimeBudget(seconds_of("stop.after", stop["after"]))
+    return watching.Watching(watchers, assembly.parallel, run_dir, assembly.allowed)

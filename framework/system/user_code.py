@@ -51,7 +51,7 @@ def user_error(
     if source_and_place is None:
         return None
     source, place = source_and_place
-    what = f"{type(source).__name__}: {words_of(source) or 'no words'}"
+    what = f"{type(source).__name__}: {words_of(source)}"
     if place.function:
         what = f"in {place.function}: {what}"
     if about:

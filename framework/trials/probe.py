@@ -15,7 +15,7 @@ from typing import Any, final
 
 import torch
 
-from framework.config.assemble import Assembly, assemble
+from framework.config.assemble import Assembly
 from framework.config.auto import AUTO
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import Batch, taken
@@ -188,7 +188,7 @@ class Probe:
         workers = self.config["workers"]
         if workers["num"] == AUTO:  # a tuner would change what is measured
             self.config = {**self.config, "workers": {**workers, "num": None}}
-        self.assembly = assemble(self.config, allowed)
+        self.assembly = Assembly(self.config, allowed)
         self._batch: Batch | None = None
         self._host_batch: Batch | None = None
 

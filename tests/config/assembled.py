@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from framework.config.assemble import Assembly, assemble
+from framework.config.assemble import Assembly
 from framework.config.training_parts import training_parts
 from framework.train.trainer import Parts
 from tests.cli.command import config_of
@@ -12,7 +12,7 @@ SYNTHETIC = ("data=synthetic", "prepare=null", "workers.num=0")
 
 def assembled(*words: str) -> closing[Assembly]:
     """Return a context with the parts that deliver data, without validation by default."""
-    return closing(assemble(config_of(*SYNTHETIC, "data.val=null", *words), ()))
+    return closing(Assembly(config_of(*SYNTHETIC, "data.val=null", *words), ()))
 
 
 def parts_of(*words: str) -> tuple[Assembly, Parts]:

@@ -15,9 +15,7 @@ from framework.config.assemble import (
     fuses,
     fuses_by_default,
     graph_refusal,
-    numbered,
 )
-from framework.config.choice_notes import choice_notes
 from framework.config.preflight import check_agreement, code_digest
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
@@ -25,6 +23,7 @@ from framework.data.synthetic import SyntheticSource
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.none import NoParallel
+from framework.run import choice_notes
 from framework.system import native
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.config.assembled import SYNTHETIC, assembled
@@ -32,13 +31,6 @@ from tests.config.assembled import SYNTHETIC, assembled
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 # ---------------------------------------------------------------------------------------- devices
-
-
-@pytest.mark.parametrize(
-    ("given", "name"), [("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")]
-)
-def test_a_gpu_has_a_number(given, name):
-    assert str(numbered(torch.device(given))) == name
 
 
 def test_ranks_do_not_touch_the_first_gpu(monkeypatch):

@@ -104,9 +104,6 @@ def channels_of(**fields):
     return config({"in_channels": "auto"}), Known(fields)
 
 
-TAGS = {"image": IMAGE["image"], "tags": Field("int64", (6,))}
-
-
 @pytest.mark.parametrize(
     ("given", "source", "line"),
     [
@@ -119,11 +116,6 @@ TAGS = {"image": IMAGE["image"], "tags": Field("int64", (6,))}
             config({"num_classes": "auto"}, objective={"input": "image", "target": "lable"}),
             Known(classes=[]),
             r"model\.num_classes = auto: .*'lable' \(did you mean 'label'.*one of image, label",
-        ),
-        (
-            config({"num_classes": "auto"}, objective={"input": "image", "target": "tags"}),
-            Known(TAGS, classes=[]),
-            r"model\.num_classes = auto: .*'tags' holds 6 numbers; .*num_classes=6 if each is 0",
         ),
         (
             config({"in_channels": "auto"}, objective={"input": "nothing"}),
@@ -155,7 +147,7 @@ TAGS = {"image": IMAGE["image"], "tags": Field("int64", (6,))}
         ),
     ],
     ids=[
-        *("no classes", "no target", "flags", "no input", "two images", "label", "statistics"),
+        *("no classes", "no target", "no input", "two images", "label", "statistics"),
         *("channels last", "no channels"),
     ],
 )

@@ -9,17 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from framework.config.auto import NOTHING, DeclaredInputs, declared_inputs
 from framework.config.build import build
-from framework.config.choice_notes import choice_notes
-from framework.config.declared_inputs import NOTHING, DeclaredInputs, declared_inputs
-from framework.config.foreign_models import (
-    advice,
-    is_foreign,
-    is_from_folder,
-    secured,
-)
-from framework.config.targets import check_targets
+from framework.config.targets import check_targets, is_foreign, is_from_folder, secured
 from framework.errors import CheckpointError, ConfigError
+from framework.run import choice_notes
 from tests.config.assembled import assembled, parts_of
 
 AUTO = "transformers.AutoModelForImageClassification.from_pretrained"
@@ -83,7 +77,6 @@ def test_only_models_come_from_a_folder():
 
 
 def test_what_is_not_installed_is_named_with_its_extra(monkeypatch):
-    assert advice("mine.Net") == "correct the name"
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ConfigError, match=r"C105\].*pip install 'timm>=1' torchvision"):
         build("model", TIMM, ())

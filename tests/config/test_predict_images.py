@@ -11,10 +11,10 @@ import torch
 
 import framework
 from framework.config.predict_images import (
+    ImageInput,
     ImagePlace,
     as_dicts,
     as_pixels,
-    image_chunk,
     image_places,
     in_images,
 )
@@ -120,7 +120,7 @@ def test_an_objective_that_does_not_predict_is_refused(run):
 
 
 def test_a_model_of_other_fields_is_refused_with_those_it_takes(run):
-    assert list(image_chunk([PIXELS], "x").records) == ["x"]
+    assert list(ImageInput([PIXELS], "x").read(0, 1).records) == ["x"]
     manifest = Manifest(1, {"x": Field("uint8", (1, 8, 8))}, source="x.npz")
     with pytest.raises(ConfigError, match=r"C352\]: x.npz: has no field 'image'.*it has x"):
         run.input_fields(manifest)

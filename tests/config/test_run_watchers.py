@@ -8,11 +8,16 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from framework.config.assemble import assemble
+from framework.config.assemble import Assembly
 from framework.config.make_trainer import make_trainer
 from framework.config.preflight import ModelTrial
-from framework.config.run_watchers import make_goal, make_metrics, make_watching, try_metrics
-from framework.config.training_parts import training_parts
+from framework.config.training_parts import (
+    make_goal,
+    make_metrics,
+    make_watching,
+    training_parts,
+    try_metrics,
+)
 from framework.contracts.training import Watcher
 from framework.errors import ConfigError
 from framework.objective.classify import Classify
@@ -29,7 +34,7 @@ PREDICTIONS = torch.rand(8, 10).softmax(1), torch.arange(8)
 
 def validated(*words):
     """Return a context with the parts of a run that validates."""
-    return closing(assemble(config_of(*SYNTHETIC, *words), ()))
+    return closing(Assembly(config_of(*SYNTHETIC, *words), ()))
 
 
 def metrics_of(assembly):
@@ -129,8 +134,8 @@ def watchers_of(target, *words):
     """Return the names of the watchers of a run with one of the user's."""
     with validated(*words) as assembly:
         block = {"_target_": f"{__name__}.{target}"}
-        object.__setattr__(assembly, "config", {**assembly.config, "watchers": {"a": block}})
-        object.__setattr__(assembly, "allowed", ("tests.",))
+        assembly.config = {**assembly.config, "watchers": {"a": block}}
+        assembly.allowed = ("tests.",)
         return list(make_watching(assembly, None, None).state_dict()["watchers"])
 
 

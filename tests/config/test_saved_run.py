@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 import framework
 from framework.cli.hydra_session import as_written
-from framework.config.saved_config import read_config
+from framework.config.resume import read_config
 from framework.config.saved_run import open_run
 from framework.errors import CheckpointError, ConfigError
 from framework.measure.clock import NoClock

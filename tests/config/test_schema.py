@@ -259,7 +259,7 @@ def test_virtual_ranks_are_dealt_out_to_the_processes_of_a_launcher(monkeypatch)
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"init": "x.pt"}, "C301"),
+        ({"init": "x.pt"}, "C101"),
         ({"init__weights": ""}, "C301"),
         ({"init__average": False}, r"C301\]: init\.average = False: no weights are read"),
         ({"init__skip": ["head"]}, r"C301\]: init\.skip = .*no weights are read"),

@@ -3,14 +3,12 @@
 import errno
 import os
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from framework.config.assemble import Assembly
-from framework.config.choice_notes import group_table
 from framework.config.preflight import (
     ModelTrial,
     check_fit,
@@ -27,6 +25,7 @@ from framework.model.digits_net import DigitsCNN
 from framework.objective.classify import Classify
 from framework.objective.own_loss import OwnLoss
 from framework.order.batches import Order
+from framework.run import group_table
 from framework.sink.jsonl import JsonlSink
 from framework.train.freeze import Freeze, freeze_layers
 from framework.train.parameter_groups import parameter_groups
@@ -132,7 +131,8 @@ def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(mon
     monkeypatch.setattr("framework.config.training_parts._model", lambda *_: built)
     notes = []
     with assembled("optim=adam") as assembly:
-        parts = training_parts(replace(assembly, say=notes.append))
+        assembly.say = notes.append
+        parts = training_parts(assembly)
     assert not parts.optimizer.defaults["fused"]
     assert parts.recorder is None
     what = "no fused optimizer takes complex parameters"

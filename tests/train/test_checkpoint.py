@@ -14,7 +14,6 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 import framework.system.durable
 import framework.train.checkpoint
-from framework.config.resume import check_form
 from framework.errors import CheckpointError, ResourceError
 from framework.train.checkpoint import (
     _END,
@@ -105,7 +104,6 @@ def test_the_state_comes_back_as_it_was_saved(finished):
 
 def test_a_state_of_this_version_continues():
     state = read_state(GOLDEN)
-    check_form(state)
     resumed = make_trainer(make_data(8), 4, ema=0.9, epochs=2)
     resumed.load_state_dict(state)
     resumed.fit()

@@ -8,7 +8,7 @@ import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.config.assemble import assemble
+from framework.config.assemble import Assembly
 from framework.errors import ResourceError
 from framework.trials import measure_setting as module
 from framework.trials.measure_setting import answer_to, is_memory, read_facts, together, yardstick
@@ -106,7 +106,7 @@ OWN = (
 
 def facts(*words: str, grant: Grant = NOBODY) -> tuple:
     """Return whether a setting decodes, the kinds of its workers, and their number."""
-    assembly = assemble(*composed(["data.val=null", *words], grant))
+    assembly = Assembly(*composed(["data.val=null", *words], grant))
     result = read_facts(assembly)
     assembly.close()
     return result["decodes"], result["kinds"], result["num_workers"]

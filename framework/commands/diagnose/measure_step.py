@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from framework.config.assemble import Assembly, assemble
+from framework.config.assemble import Assembly
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.batch import move
 from framework.contracts.data import MicroBatch, MicroBatches
@@ -385,7 +385,7 @@ def _short_run(
         scratch_folder("paceline-diagnose-", place) as folder,
         redirect_stdout(quiet),
         redirect_stderr(quiet),
-        closing(assemble(endless, allowed, lambda _: None)) as assembly,
+        closing(Assembly(endless, allowed, lambda _: None)) as assembly,
         ExitStack() as stack,
     ):
         yield assembly, Path(folder), stack

@@ -54,7 +54,7 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
         from framework.cli.run_ranks import RankedJob, launch_ranks  # noqa: PLC0415
-        from framework.config.saved_config import read_config  # noqa: PLC0415
+        from framework.config.resume import read_config  # noqa: PLC0415
 
         saved = read_config(Path(config["run"])).config
         changes = {name: config[name] for name in GROUPS if name in config}

@@ -14,8 +14,7 @@ from framework.cli.hydra_session import resolved
 from framework.cli.outcome import RunOutcome, told
 from framework.cli.tables import plural
 from framework.config.rule import check_known, check_values, option_rules
-from framework.config.signature import static_signature
-from framework.config.targets import check_targets
+from framework.config.targets import check_targets, static_signature
 from framework.errors import EXIT_SKIPPED, ConfigError, say
 from framework.system.stopping import message_if_stopped
 
@@ -54,7 +53,7 @@ def _predict(cfg: DictConfig, grant: Grant) -> RunOutcome:
     with message_if_stopped("stopped{by}: finished parts are kept; the same command continues"):
         # These load torch, which a wrong key should not have to wait for.
         from framework.commands.predict.prediction_job import Prediction  # noqa: PLC0415
-        from framework.config.saved_config import read_config  # noqa: PLC0415
+        from framework.config.resume import read_config  # noqa: PLC0415
         from framework.config.saved_run import ALONE, open_run  # noqa: PLC0415
 
         run_dir = Path(config["run"])
