@@ -183,7 +183,7 @@ def copy(run_dir, tmp_path):
 def means(run, path=None):
     """Return the means and the number of records of a validation."""
     with closing(run.loader(run.source(path))) as loader:
-        parts = (run.model, loader, run.objective, run.precision, NoClock(), run.parallel)
+        parts = (run.model, loader.epoch(0), run.objective, run.precision, NoClock(), run.parallel)
         return evaluate(*parts)[:2]
 
 
