@@ -1,9 +1,9 @@
 """The values that an option may have, and the error for every other value.
 
 The line of an option in ``conf/`` is its only home: ``seed: 0  # int >= 0: for the weights`` has
-its name, default, type and help. A type is one of ``TYPES``, or a word that may be given, or several
-of these with `` | `` between them. Behind a number stand its limits: ``int >= 1 and <= 9``. Behind
-the type stands the number of the error, if it is not C101: ``thread | process [C107]: ...``.
+its name, default, type and help. A type is one of ``TYPES``, or a word that may be given, or
+several of these with `` | `` between them. Behind a number stand its limits: ``int >= 1 and <= 9``.
+Behind the type stands the number of the error, if it is not C101: ``fork | spawn [C107]: ...``.
 """
 
 import json
