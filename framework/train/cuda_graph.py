@@ -8,7 +8,6 @@ step's slot. So the host launches nothing for them, and a report reads many step
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
@@ -63,58 +62,30 @@ class CudaRecorder:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        pool = torch.cuda.graph_pool_handle()
-        current = torch.cuda.current_stream(self._device)
-        generator = torch.cuda.get_rng_state(self._device)
-        try:
-            with torch.cuda.graph(
-                graph, pool=pool, stream=self._stream, capture_error_mode=CAPTURE_MODE
-            ):
-                work()
-        except RuntimeError:
-            torch.cuda.set_stream(current)
-            self._end_capture(pool, generator)
-            raise
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=CAPTURE_MODE):
+            work()
         return graph.replay
 
-    def _end_capture(self, pool: Any, generator: Tensor) -> None:
-        """Undo what torch leaves behind when a capture fails, or raise ResourceError R111.
 
-        Torch would continue to capture allocations, hold back every tensor that another stream has
-        used, and keep the memory of the graph, and its random generator.
-        """
-        with suppress(RuntimeError):  # torch has ended it already
-            torch._C._cuda_endAllocateToPool(self._device.index or 0, pool)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-            torch._C._cuda_releasePool(self._device.index or 0, pool)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-        try:
-            probe = torch.zeros(1, device=self._device)
-            empty = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(empty, stream=self._stream, capture_error_mode=CAPTURE_MODE):
-                probe.add_(1)
-            torch.rand(1, device=self._device).cpu()
-            # the step is repeated kernel by kernel, and must draw the same numbers
-            torch.cuda.set_rng_state(generator, self._device)
-        except RuntimeError as error:
-            why = words_of(error)[:200]
-            what = f"the step cannot be captured, and the device is of no use after it ({why})"
-            raise ResourceError(111, "cuda_graph = true", what, "leave it out") from error
+def refused(why: str) -> ResourceError:
+    """Return the error for a step that cannot be captured."""
+    what = f"the step cannot be captured ({why})"
+    return ResourceError(111, "cuda_graph = true", what, "leave it out")
 
 
 @final
 @dataclass
 class GraphedPasses:
-    """Runs passes and update of a step as one graph.
+    """Runs passes and update of a step as one graph. ResourceError R111 if it cannot be captured.
 
-    Batches that do not count fully, or have another shape, run kernel by kernel. If a step cannot
-    be captured, ``say`` prints one note, and all steps run kernel by kernel. A captured step marks
-    only ``forward``. ``position`` returns the number of the next step and that of the last.
+    Batches that do not count fully, or have another shape, run kernel by kernel. A captured step
+    marks only ``forward``. ``position`` returns the number of the next step and that of the last.
     """
 
     passes: Passes
     stepper: Stepper
     recorder: Recorder
     position: Callable[[], tuple[int, int]]
-    say: Callable[[str], None]
 
     def __post_init__(self) -> None:
         # inside a graph, events cannot be told apart
@@ -123,12 +94,11 @@ class GraphedPasses:
         self._warm_ups = WARM_UPS
         self._newest: Outcome | None = None  # of a warm-up step
         self._replay: Callable[[], None] | None = None
-        self._failed = False
         self._rate_changes = self.stepper.rate_changes
         self._slots = StepSlots(self.stepper.share_rates(), self.stepper.rates_of)
 
     def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
-        if weight != 1.0 or self._failed or not self._fits(batch):
+        if weight != 1.0 or not self._fits(batch):
             return self.passes(batch, weight, last)
         if self._warm_ups:
             self._warm_ups -= 1
@@ -146,12 +116,28 @@ class GraphedPasses:
             groups = self.stepper.optimizer.param_groups
             weights = (weight for group in groups for weight in group["params"])
             if any(weight.grad is not None and weight.grad.is_sparse for weight in weights):
-                self._give_up("no fused optimizer takes sparse gradients")
-                self.stepper.unshare_rates()
+                raise refused("no fused optimizer takes sparse gradients")
             return outcome
-        if self._replay is None and not self._capture():
-            return self.passes(batch, weight, last)
-        return self._repeat(batch)
+        if self._replay is None:
+            assert self._newest is not None
+            check_outcome(self._newest, num_records(self._inputs))
+            self._slots.make_slots(self._newest)
+            self._newest = None
+            try:
+                self._replay = self.recorder.capture(self._step)
+            except RuntimeError as error:
+                raise refused(words_of(error)[:200]) from error
+        torch._foreach_copy_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            list(self._inputs.values()), [batch[name] for name in self._inputs]
+        )
+        if self._rate_changes != self.stepper.rate_changes:
+            self._rate_changes = self.stepper.rate_changes
+            self._slots.forget_rates()
+        outcome = self._slots.next_step(*self.position())
+        self._replay()
+        self.stepper.updated = True
+        self.passes.mark("forward")
+        return outcome
 
     def _fits(self, batch: Batch) -> bool:
         """Return whether a batch has the captured shape, or until then, the newest shape.
@@ -159,8 +145,7 @@ class GraphedPasses:
         A resumed epoch may begin with its last batch, which is short.
         """
         if len(tensors(batch)) < len(batch):
-            self._give_up("the batch has values that are no tensors")
-            return False
+            raise refused("the batch has values that are no tensors")
         if batch.keys() == self._inputs.keys():
             pairs = [(batch[name], kept) for name, kept in self._inputs.items()]
             if all(new.shape == old.shape and new.dtype == old.dtype for new, old in pairs):
@@ -170,24 +155,6 @@ class GraphedPasses:
             self._warm_ups = WARM_UPS
         return self._replay is None
 
-    def _capture(self) -> bool:
-        assert self._newest is not None
-        check_outcome(self._newest, num_records(self._inputs))
-        self._slots.make_slots(self._newest)
-        self._newest = None
-        try:
-            self._replay = self.recorder.capture(self._step)
-        except RuntimeError as error:
-            drop_gradients(self.stepper.optimizer)
-            self._give_up(words_of(error)[:200])
-        return not self._failed
-
-    def _give_up(self, why: str) -> None:
-        self._failed = True
-        self.say(
-            f"note: cuda_graph=true: the step cannot be captured ({why}); it runs kernel by kernel"
-        )
-
     def _step(self) -> None:
         self._slots.begin()
         outcome = self._unmarked(self._inputs, 1.0, True)
@@ -195,20 +162,6 @@ class GraphedPasses:
         self.stepper.update()
         self._slots.end(outcome)
         drop_gradients(self.stepper.optimizer)  # once, for the steps kernel by kernel
-
-    def _repeat(self, batch: Batch) -> Outcome:
-        assert self._replay is not None
-        own = list(self._inputs.values())
-        new = [batch[name] for name in self._inputs]
-        torch._foreach_copy_(own, new)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-        if self._rate_changes != self.stepper.rate_changes:
-            self._rate_changes = self.stepper.rate_changes
-            self._slots.forget_rates()
-        outcome = self._slots.next_step(*self.position())
-        self._replay()
-        self.stepper.updated = True
-        self.passes.mark("forward")
-        return outcome
 
 
 @final

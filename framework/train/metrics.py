@@ -4,7 +4,7 @@ Sums and counts are kept, and means are computed only from them, so that uneven 
 they hold.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple, final
@@ -67,9 +67,7 @@ class Progress:
         """
         before = self.step - self.epoch_step
         steps = before + max(0, plan.epochs - self.epoch) * epoch_steps
-        if plan.max_steps is None:
-            return steps
-        return min(steps, plan.max_steps)
+        return steps if plan.max_steps is None else min(steps, plan.max_steps)
 
 
 def next_due(
@@ -169,35 +167,27 @@ def check_outcome(outcome: Any, num_records: int) -> list[str]:
         what = f"{_form(count)}: {count}"
         fix = "return an integer, or an integer tensor without dimensions on the loss's device"
         raise ConfigError(220, "Outcome.count", what, fix)
-    if outcome.totals != {} or outcome.losses != {}:  # the usual case costs no call
-        _check_dict("Outcome.totals", outcome.totals)
-        totals: Any = outcome.totals
-        for name, value in totals.items():
-            if not isinstance(value, Tensor) or value.device != loss.device:
-                what = f"is not a tensor on {loss.device}, the device of the loss"
-                fix = "return tensors that add up over the batches"
-                raise ConfigError(220, f"Outcome.totals['{name}']", what, fix)
-        _add_losses(outcome, num_records)
-    return arrays
-
-
-def _add_losses(outcome: Outcome, num_records: int) -> None:
-    """Move the losses by name into the sums, weighted by what counts."""
+    if outcome.totals == {} and outcome.losses == {}:  # the usual case costs no call
+        return arrays
+    _check_dict("Outcome.totals", outcome.totals)
+    totals: Any = outcome.totals
+    for name, value in totals.items():
+        if not isinstance(value, Tensor) or value.device != loss.device:
+            what = f"is not a tensor on {loss.device}, the device of the loss"
+            fix = "return tensors that add up over the batches"
+            raise ConfigError(220, f"Outcome.totals['{name}']", what, fix)
+    # Move the losses by name into the sums, weighted by what counts.
     _check_dict("Outcome.losses", outcome.losses)
-    count = num_records if outcome.count is None else outcome.count
-    sums = dict(outcome.sums)
+    outcome.sums = dict(sums)
+    num: Any = num_records if count is None else count
     for name, value in outcome.losses.items():
         where = f"Outcome.losses['{name}']"
         _check_scalar(where, value, "return the mean over the records")
-        if name == "loss" or name in sums:
+        if name == "loss" or name in outcome.sums:
             raise ConfigError(220, where, "another value has this name", "give it another name")
-        sums[name] = value.detach().double() * count
-        if isinstance(count, Tensor):  # the mean of nothing is NaN
-            sums[name] = torch.where(count > 0, sums[name], 0.0)
-        elif count == 0:
-            sums[name] = torch.zeros_like(sums[name])
-    outcome.sums = sums
+        outcome.sums[name] = _without_nan(value.detach().double() * num, num)
     outcome.losses = {}
+    return arrays
 
 
 def _check_dict(where: str, value: Any) -> None:
@@ -217,6 +207,13 @@ def _form(value: Any) -> str:
     return f"is a {type(value).__name__}"
 
 
+def _without_nan(value: Tensor, count: int | Tensor | None) -> Tensor:
+    """Return a value, or 0 if nothing counts: the mean of nothing is NaN."""
+    if isinstance(count, Tensor):
+        return torch.where(count > 0, value, 0.0)
+    return torch.zeros_like(value) if count == 0 else value
+
+
 def metrics_of(objective: object, totals: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the metrics that an objective makes of ``totals``. ConfigError C220 if it cannot."""
     if not totals:
@@ -226,9 +223,7 @@ def metrics_of(objective: object, totals: Mapping[str, Tensor]) -> dict[str, flo
         fix = "add a method metrics(totals), which returns numbers by name"
         raise ConfigError(220, "Outcome.totals", what, fix)
     metrics: Any = objective.metrics(totals)
-    if not isinstance(metrics, Mapping):
-        what = f"{_form(metrics)}, not a dict"
-        raise ConfigError(220, "the objective's metrics", what, "return numbers by name")
+    _check_dict("the objective's metrics", metrics)
     return {str(name): float(value) for name, value in metrics.items()}
 
 
@@ -263,8 +258,15 @@ class Tally:
 
         Does not wait for the device. ConfigError C220 for a result of another form than before.
         """
-        if arrays := check_outcome(outcome, num_records):
-            self._take_arrays(outcome, arrays)
+        arrays = check_outcome(outcome, num_records)
+        if arrays:
+            outcome.sums, outcome.totals = dict(outcome.sums), dict(outcome.totals)
+        for name in arrays:
+            if name in outcome.totals:
+                what = "is an array in Outcome.sums and in Outcome.totals"
+                raise ConfigError(220, f"Outcome.sums['{name}']", what, "rename one of them")
+            outcome.totals[name] = outcome.sums.pop(name).detach()
+            self._arrays.add(name)
         outcome.predictions = None  # nothing else needs them, and they may be large
         outcome.loss = outcome.loss.detach()
         if not weight:
@@ -272,10 +274,8 @@ class Tally:
             totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
             outcome = Outcome(torch.zeros_like(outcome.loss), sums, 0, totals)
             num_records = 0
-        elif isinstance(outcome.count, Tensor):  # the mean of nothing is NaN
-            outcome.loss = torch.where(outcome.count > 0, outcome.loss, 0.0)
-        elif outcome.count == 0:
-            outcome.loss = torch.zeros_like(outcome.loss)
+        elif outcome.count is not None:
+            outcome.loss = _without_nan(outcome.loss, outcome.count)
         if outcome.totals or self._totals:
             self._add_totals(outcome)
         if not self._losses:
@@ -290,16 +290,6 @@ class Tally:
         self._counts.append(num_records if outcome.count is None else outcome.count)
         self._num_records += num_records
         self._places.append(place)
-
-    def _take_arrays(self, outcome: Outcome, names: Sequence[str]) -> None:
-        sums, totals = dict(outcome.sums), dict(outcome.totals)
-        for name in names:
-            if name in totals:
-                what = "is an array in Outcome.sums and in Outcome.totals"
-                raise ConfigError(220, f"Outcome.sums['{name}']", what, "rename one of them")
-            totals[name] = sums.pop(name).detach()
-        outcome.sums, outcome.totals = sums, totals
-        self._arrays.update(names)
 
     def _add_totals(self, outcome: Outcome) -> None:
         has, had = _shapes(outcome.totals), _shapes(self._totals)
@@ -322,15 +312,14 @@ class Tally:
         own = [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
         mine = torch.stack([*own, torch.tensor(self._num_records, dtype=torch.float64)])
         totals = self._all_totals()
-        flat = [value.flatten() for value in totals.values()]
-        shared = total(torch.cat([mine, *flat]) if flat else mine)
+        shared = total(torch.cat([mine, *(value.flatten() for value in totals.values())]))
         *values, count, num_records = shared[: len(mine)].tolist()
-        rest = shared[len(mine) :].split(list(map(len, flat)))
-        means = [value / max(count, 1) for value in values]
+        rest = shared[len(mine) :].split([value.numel() for value in totals.values()])
         of_all_ranks = {
             name: value.view(totals[name].shape) for name, value in zip(totals, rest, strict=True)
         }
         arrays = {name: of_all_ranks.pop(name) for name in sorted(self._arrays & totals.keys())}
+        means = [value / max(count, 1) for value in values]
         metrics = metrics_of(self._objective, of_all_ranks)
         by_name = {**dict(zip(["loss", *names], means, strict=True)), **metrics}
         return Results(by_name, num_records, arrays)
@@ -349,20 +338,31 @@ class Tally:
 
     def columns(self) -> Columns:
         """Return the results in the order of the passes."""
-        if not self._losses:
-            return _concatenated(self._before)
-        sums: dict[str, Tensor] = {}
-        for name, values in self._sums.items():
-            is_flat = all(value.dim() == 1 for value in values)
-            flat = values if is_flat else [value.reshape(-1) for value in values]
-            sums[name] = torch.cat(flat).cpu().double()
-        counts: list[Any] = list(self._counts)
-        if on_device := [count for count in counts if isinstance(count, Tensor)]:
-            read = iter(torch.stack(on_device).tolist())  # the device is read once
-            counts = [next(read) if isinstance(count, Tensor) else count for count in counts]
-        losses = torch.stack(self._losses).cpu().double()
-        columns = Columns(torch.tensor(counts, dtype=torch.float64), losses, sums)
-        return _concatenated([*self._before, columns])
+        parts = list(self._before)
+        if self._losses:
+            sums: dict[str, Tensor] = {}
+            for name, values in self._sums.items():
+                is_flat = all(value.dim() == 1 for value in values)
+                flat = values if is_flat else [value.reshape(-1) for value in values]
+                sums[name] = torch.cat(flat).cpu().double()
+            counts: list[Any] = list(self._counts)
+            if on_device := [count for count in counts if isinstance(count, Tensor)]:
+                read = iter(torch.stack(on_device).tolist())  # the device is read once
+                counts = [next(read) if isinstance(count, Tensor) else count for count in counts]
+            losses = torch.stack(self._losses).cpu().double()
+            parts.append(Columns(torch.tensor(counts, dtype=torch.float64), losses, sums))
+        if len(parts) == 1:
+            return parts[0]
+        nothing = torch.zeros(0, dtype=torch.float64)
+        names = dict.fromkeys(name for part in parts for name in part.sums)
+        return Columns(
+            torch.cat([nothing, *(part.counts for part in parts)]),
+            torch.cat([nothing, *(part.losses for part in parts)]),
+            {
+                name: torch.cat([part.sums[name] for part in parts if name in part.sums])
+                for name in names
+            },
+        )
 
     def first_bad(self) -> PassPlace | None:
         """Return where this rank's first loss is that is not finite. Reads the device once."""
@@ -415,9 +415,8 @@ class Tally:
         for flat in state["ranks"][rank::world_size]:
             num_columns = int(flat[0])
             lengths = [int(length) for length in flat[1 : num_columns + 1]]
-            counts, losses, *sums = (
-                part.clone() for part in flat[num_columns + 1 :].split(lengths)
-            )
+            parts = flat[num_columns + 1 :].split(lengths)
+            counts, losses, *sums = (part.clone() for part in parts)
             if len(counts):
                 by_name = dict(zip(sorted(state["sums"]), sums, strict=False))
                 self._before.append(Columns(counts, losses, by_name))
@@ -425,18 +424,3 @@ class Tally:
 
 def _shapes(totals: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in totals.items()}
-
-
-def _concatenated(parts: Sequence[Columns]) -> Columns:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        nothing = torch.zeros(0, dtype=torch.float64)
-        return Columns(nothing, nothing, {})
-    names = dict.fromkeys(name for part in parts for name in part.sums)
-    sums = {
-        name: torch.cat([part.sums[name] for part in parts if name in part.sums]) for name in names
-    }
-    counts = torch.cat([part.counts for part in parts])
-    losses = torch.cat([part.losses for part in parts])
-    return Columns(counts, losses, sums)

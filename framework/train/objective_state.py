@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, say
 from framework.train.parameter_groups import GROUP
-from framework.train.plain_state import check_like, is_plain, of_all_ranks
+from framework.train.plain_state import is_plain, of_all_ranks
 
 OURS = __name__.partition(".")[0]
 # Packages whose objects are not looked into: their attributes are not the user's.
@@ -229,7 +229,6 @@ class ObjectiveState:
             foreign = {key: x for key, x in module.state_dict().items() if not is_plain(x)}
             module.load_state_dict({**foreign, **own})
         for name, own in state["tensors"].items():
-            check_like(own, self._start.tensors[name], name)
             self._start.tensors[name].copy_(own)
         now = OwnedObjects(self._objective, self._others)
         for name, value in of_rank["values"].items():

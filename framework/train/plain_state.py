@@ -1,4 +1,4 @@
-"""Which values a saved state may hold, how they are read, and whether they fit a new run.
+"""Which values a saved state may hold, and how they are read.
 
 A state holds what is read again without running any code.
 """
@@ -9,7 +9,7 @@ import io
 import math
 import os
 import zipfile
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -21,8 +21,6 @@ from framework.contracts.parallel import Parallel
 
 PLAIN = (bool, int, float, str, torch.dtype, torch.device)
 LARGEST = 1 << 63  # no tensor holds an integer of this size
-TRIED = ("torch.optim.", "framework.optim.")  # a step of these optimizers touches only its own
-PLAIN_STEP = {"foreach": False, "fused": False, "capturable": False}
 # How much more than the file's length its tensors may take together. Views of one storage overlap
 # in few files, and tied weights count once.
 MOST_VIEWED = 4
@@ -191,67 +189,3 @@ def _inside(value: Any) -> str:
             if not is_plain(part):
                 return f"{name} with {_inside(part)}"
     return name
-
-
-def check_like(saved: Any, own: Any, where: str) -> None:
-    """Check that ``saved`` has the form of ``own``: kinds, keys, shapes and dtypes.
-
-    What is None in a new run may be anything, and a list may have any length. TypeError names the
-    first part that differs.
-    """
-    if isinstance(own, Tensor):
-        is_like = isinstance(saved, Tensor)
-        is_like = is_like and (saved.shape, saved.dtype) == (own.shape, own.dtype)
-    elif isinstance(own, dict):
-        is_like = isinstance(saved, dict) and own.keys() <= saved.keys()
-    elif isinstance(own, list | tuple):
-        is_like = isinstance(saved, list | tuple)
-    elif type(own) not in (int, float):
-        is_like = own is None or type(saved) is type(own)
-    elif type(saved) not in (int, type(own)):
-        is_like = False
-    elif math.isinf(own):  # the best value so far
-        is_like = not math.isnan(saved)
-    else:
-        is_like = abs(saved) < LARGEST and (saved >= 0 or own < 0)
-    if not is_like:
-        raise TypeError(f"{where} is {_kind(saved)} instead of {_kind(own)}")
-    if isinstance(own, dict):
-        for name, value in own.items():
-            check_like(saved[name], value, f"{where}.{name}")
-    elif isinstance(own, list | tuple):
-        for number, (value, known) in enumerate(zip(saved, own, strict=False)):
-            check_like(value, known, f"{where}.{number}")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, dict):
-        return f"a dict of {', '.join(map(str, value)) or 'nothing'}"[:200]
-    return f"{type(value).__name__} {value!r}"[:100]
-
-
-def optimizer_form(optimizer: torch.optim.Optimizer) -> dict[Any, Any] | None:
-    """Return the form of an optimizer's state by the number of the parameter.
-
-    A twin takes a step on tensors without memory. None for an optimizer that cannot do this.
-    """
-    kind = type(optimizer)
-    if not kind.__module__.startswith(TRIED):
-        return None
-    twin = kind.__new__(kind)
-    vars(twin).update(vars(optimizer), state=defaultdict(dict), param_groups=[])
-    for group in optimizer.param_groups:
-        shapes: list[nn.Parameter] = []
-        for own in group["params"]:
-            shape = torch.empty(own.shape, dtype=own.dtype, device="meta")
-            shapes.append(nn.Parameter(shape))
-            shapes[-1].grad = shape
-        plain = {name: value for name, value in PLAIN_STEP.items() if name in group}
-        twin.param_groups.append({**group, **plain, "params": shapes})
-    try:
-        kind.step(twin)
-        return twin.state_dict()["state"]
-    except (RuntimeError, TypeError, AssertionError):  # it reads values
-        return None

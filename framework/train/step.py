@@ -24,7 +24,6 @@ from framework.train.ema import Average, is_sharded
 from framework.train.metrics import PassPlace, Progress, TrainPlan
 from framework.train.objective_state import ObjectiveState
 from framework.train.parameter_groups import UNTIL
-from framework.train.plain_state import check_like, optimizer_form
 
 FIX = "lower optim.lr, set clip_norm, or look at the data"
 
@@ -127,15 +126,6 @@ class Stepper:
         # torch would warn of steps that are not captured: the first ones and short batches
         self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         return shared
-
-    def unshare_rates(self) -> None:
-        """Undo ``share_rates``, for parameters that no fused optimizer takes."""
-        rates = self.rates_of(*self._position)
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-            group["fused"] = None  # torch's own choice, which is not the loop over single weights
-            if "capturable" in group:
-                group["capturable"] = False
 
     def averaged(self) -> AbstractContextManager[None]:
         """Give the model, inside the context, the weights that are evaluated and kept."""
@@ -251,20 +241,8 @@ class Stepper:
 
         TypeError, ValueError, KeyError or RuntimeError if its form is not that of this run.
         """
-        keeper = self.setter or self._follower
-        own = self.state_dict()
-        check_like(state["model"], own["model"], "model")
-        for name in ("average", "precision", "schedule"):  # a run with other options has none
-            if state[name] and own[name]:
-                check_like(state[name], own[name], name)
         saved_groups = state["optimizer"]["param_groups"]
-        numbers = [group["params"] for group in own["optimizer"]["param_groups"]]
-        if [group["params"] for group in saved_groups] != numbers:
-            raise ValueError("optimizer.param_groups has other parameters")
-        form = optimizer_form(self.optimizer)
-        if form is not None:
-            for number, values in state["optimizer"]["state"].items():
-                check_like(values, form[number], f"optimizer.state.{number}")
+        keeper = self.setter or self._follower
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"] or state["model"])

@@ -225,7 +225,7 @@ class Trainer:
         passes = Passes(*own, self._counts, parts.clock.mark)
         if parts.recorder is None:
             return passes
-        return GraphedPasses(passes, self.stepper, parts.recorder, self._position, parts.say)
+        return GraphedPasses(passes, self.stepper, parts.recorder, self._position)
 
     def _moment(self, **facts: Any) -> Moment:
         step, epoch = self.progress.step, self.progress.epoch_number

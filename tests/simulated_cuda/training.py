@@ -95,7 +95,6 @@ def train(
     device: torch.device,
     graphed: bool,
     objective: Square | None = None,
-    say: Callable[[str], None] = print,
     mark: Callable[[str], None] = lambda _: None,
     anew_at: int | None = None,
 ) -> list[float]:
@@ -113,14 +112,14 @@ def train(
     recorder = CudaRecorder(device) if graphed else None
     position = lambda: (update.num_steps, LAST_STEP)  # noqa: E731
     if graphed:
-        passes = GraphedPasses(kernels, update, recorder, position, say)
+        passes = GraphedPasses(kernels, update, recorder, position)
     else:
         update.share_rates()
     outcomes: list[Outcome] = []
     for epoch in range(epochs):
         for micro in loader.epoch(epoch):
             if graphed and update.num_steps == anew_at:
-                passes = GraphedPasses(kernels, update, recorder, position, say)
+                passes = GraphedPasses(kernels, update, recorder, position)
             batch = {name: micro.batch[name] for name in ("image", "label")}
             outcomes.append(passes(batch, 1.0, True))
             if not update.updated:
