@@ -13,9 +13,7 @@ from framework.order.sampling import sampling
 
 @final
 class BalancedOrder:
-    """An order that draws each class equally often in training.
-
-    An epoch draws as many records as are in use.
+    """Draws each class equally often in training. An epoch draws as many records as are in use.
 
     Args:
         field: The field with each record's class. Classes without records are ignored.
@@ -29,9 +27,7 @@ class BalancedOrder:
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with balanced classes.
 
-        Raises:
-            ConfigError: C200 if ``field`` does not name a field with one number per record. C202
-                if no record has a class.
+        ConfigError C200 for a field without a number per record, C202 if no record has a class.
         """
         if not training:
             return order

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from framework.order.permutation import shuffled, shuffled_in_blocks
+from framework.order.sampling import Sampling
 
 MOST_AT_ONCE = 1 << 14  # places of an epoch that are computed together
 
@@ -49,34 +50,6 @@ class Share(NamedTuple):
     keys: Tensor | None = None
 
 
-class DrawnPlaces(NamedTuple):
-    """Records that come more or less than once per epoch."""
-
-    places: Tensor  # among the records in use: int64 [n]
-    times: Tensor  # which of its times in the epoch it is, from 0, in any order: int64 [n]
-
-
-class Samples(Protocol):
-    """Records that come more or less than once per epoch."""
-
-    @property
-    def num_places(self) -> int:
-        """Places of an epoch."""
-        ...
-
-    @property
-    def identity(self) -> dict[str, int]:
-        """What decides the records, besides the seed."""
-        ...
-
-    def drawn(self, slots: Tensor, seed: int, epoch: int) -> DrawnPlaces:
-        """Return the records of ``slots`` (int64 [n]).
-
-        The slots are 0 to ``num_places`` - 1, in random order.
-        """
-        ...
-
-
 class RecordFacts(Protocol):
     """What an order may ask about the records of a data set.
 
@@ -88,6 +61,11 @@ class RecordFacts(Protocol):
         """The names of the classes by number."""
         ...
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that ``answer`` knows."""
+        ...
+
     def answer(self, name: str) -> np.ndarray | None:
         """Return a number or a text of each record, [num_records], or None for an unknown name.
 
@@ -96,16 +74,8 @@ class RecordFacts(Protocol):
         """
         ...
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The names that ``answer`` knows."""
-        ...
-
     def lengths(self, name: str | None) -> Tensor:
-        """Return the number of rows of each record's ragged array: int64 [num_records].
-
-        ``name`` is the field; None: the only ragged field.
-        """
+        """Return the rows of each record's ragged field, None: the only one: int64 [num_records]."""
         ...
 
     def values(self, name: str) -> np.ndarray:
@@ -113,48 +83,31 @@ class RecordFacts(Protocol):
         ...
 
     def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of a field with one, or any number of them, per record.
-
-        They are the numbers of all records one after another, and how many each record has (int64
-        [num_records]).
-        """
+        """Return the numbers of a field of all records one after another, and how many each has."""
         ...
 
 
 class SmallestBatches(NamedTuple):
-    """The fewest records of an epoch's batches over all ranks.
+    """The fewest records of an epoch's batches over all ranks; 0 if there is no such batch."""
 
-    Attributes:
-        whole: Of those that no ``last`` leaves out; 0 if there is none.
-        short: Of the incomplete one, which ``last=drop`` leaves out; 0 if there is none.
-    """
-
-    whole: int
-    short: int
+    whole: int  # of those that no ``last`` leaves out
+    short: int  # of the incomplete one, which ``last=drop`` leaves out
 
 
 class Cuts(Protocol):
-    """Batches of several sizes, cut from the records in use in the same way in every epoch."""
+    """Batches of several sizes, cut from the records in use in the same way in every epoch.
+
+    All but ``batch`` mean what they do for an ``Order``.
+    """
 
     @property
-    def num_steps(self) -> int:
-        """Batches per epoch."""
-        ...
-
+    def num_steps(self) -> int: ...
     @property
-    def num_in_batches(self) -> int:
-        """The number of records in all batches of an epoch, repeated ones included."""
-        ...
-
+    def num_in_batches(self) -> int: ...
     @property
-    def identity(self) -> dict[str, int]:
-        """What decides the batches, besides the seed."""
-        ...
-
+    def identity(self) -> dict[str, int]: ...
     @property
-    def smallest_batches(self) -> "SmallestBatches":
-        """The fewest records of a batch."""
-        ...
+    def smallest_batches(self) -> SmallestBatches: ...
 
     def batch(self, step: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
         """Return the places of a batch among the records in use: int64 [B]."""
@@ -202,7 +155,7 @@ class Order:
     last: str = "short"
     virtual_ranks: int | None = None
     cuts: Cuts | None = None
-    sampling: Samples | None = None
+    sampling: Sampling | None = None
     selected: Tensor | None = None
 
     @property
@@ -258,10 +211,7 @@ class Order:
 
     @property
     def identity(self) -> dict[str, int]:
-        """The settings that decide which records are in each global batch.
-
-        How ranks and passes cut a batch is not included.
-        """
+        """What decides the records of each global batch, but not how ranks and passes cut it."""
         identity: dict[str, int] = {
             "records": self.num_in_batches,
             "batch_size": self.batch_size,
@@ -274,12 +224,6 @@ class Order:
             return identity | self.cuts.identity
         if self.last != "short":
             identity["places"] = self.num_places
-        return identity | self._place_identity
-
-    @property
-    def _place_identity(self) -> dict[str, int]:
-        """The settings that decide which record is at each place of an epoch."""
-        identity: dict[str, int] = {}
         if self.sampling is not None:
             identity |= self.sampling.identity
         if self.block is not None:
@@ -358,27 +302,23 @@ class Order:
         while start < stop:
             first = start % self.num_places  # ``last=wrap``: behind the last comes the first
             count = min(stop - start, self.num_places - first)
-            keys = self._keys_of_places(epoch, first, first + count)
-            if self.sampling is not None:
-                keys = keys + start // self.num_places * self.num_places * self.num_records
-            parts.append(keys)
+            places = self._shuffled(epoch, first, first + count)
+            if self.sampling is None:
+                parts.append(self._records_at(places))
+            else:
+                places, times = self.sampling.drawn(places, self.seed, epoch)
+                times += start // self.num_places * self.num_places
+                parts.append(self._records_at(places) + times * self.num_records)
             start += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _keys_of_places(self, epoch: int, start: int, stop: int) -> Tensor:
-        """Return what ``_keys`` does, for places up to ``num_places``."""
-        seed, block = self.seed, self.block
+    def _shuffled(self, epoch: int, start: int, stop: int) -> Tensor:
         if not self.shuffle:
-            places = torch.arange(start, stop)
-        elif block is None:
-            places = shuffled(self.num_places, seed, epoch, start, stop)
-        else:
-            window = self.window
-            places = shuffled_in_blocks(self.num_used, seed, epoch, block, window, start, stop)
-        if self.sampling is None:
-            return self._records_at(places)
-        drawn = self.sampling.drawn(places, seed, epoch)
-        return self._records_at(drawn.places) + drawn.times * self.num_records
+            return torch.arange(start, stop)
+        if self.block is None:
+            return shuffled(self.num_places, self.seed, epoch, start, stop)
+        how = epoch, self.block, self.window, start, stop
+        return shuffled_in_blocks(self.num_used, self.seed, *how)
 
     def _rank_shares(self, batch: Tensor) -> Iterator[Share]:
         """Yield this rank's share of each pass of a batch.
@@ -415,7 +355,6 @@ class OrderChoice(Protocol):
 def _filler(batch: Tensor, number: int) -> Tensor:
     """Return one record for a share that would be empty. Its gradients have the weight 0.
 
-    The statistics of batch norm include the record. Ranks pass different numbers and so get
-    different records, because the statistics should not prefer one.
+    Ranks get different records, so that the statistics of batch norm do not prefer one.
     """
     return batch[number % len(batch)].reshape(1)

@@ -41,9 +41,7 @@ class BucketOrder:
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with batches of similar lengths, in training and validation.
 
-        Raises:
-            ConfigError: C200 if there is no such field, C201 if a record is longer than
-                ``max_values``.
+        ConfigError C200 if there is no such field, C201 for a record longer than ``max_values``.
         """
         used = order.used()
         lengths = facts.lengths(self.field)[used]
@@ -106,9 +104,8 @@ class Buckets:
 
     @property
     def identity(self) -> dict[str, int]:
-        parts = (self.records, self.starts, self.sizes)
         content = 0
-        for part in parts:
+        for part in (self.records, self.starts, self.sizes):
             content = crc32(part.numpy().tobytes(), content)
         return {"steps": self.num_steps, "buckets": content}
 
@@ -129,18 +126,14 @@ class Buckets:
         if self.last == "wrap":
             places = torch.arange(place, place + size) % count
         if shuffle:
-            places = _mapped(places, count, key_of(seed, epoch, IN_BUCKET, bucket))
+            key = key_of(seed, epoch, IN_BUCKET, bucket)
+            stop = min(place + size, count)
+            mapped = bijection(count, key, place, stop)
+            if stop - place < len(places):
+                rest = places[stop - place :]
+                mapped = torch.cat([mapped, bijection(count, key, 0, count)[rest]])
+            places = mapped
         return self.records[start + places]
-
-
-def _mapped(places: Tensor, count: int, key: int) -> Tensor:
-    """Map places of a bucket, whose parts are consecutive, by a keyed bijection."""
-    first = int(places[0])
-    stop = min(first + len(places), count)
-    mapped = bijection(count, key, first, stop)
-    if stop - first == len(places):
-        return mapped
-    return torch.cat([mapped, bijection(count, key, 0, count)[places[stop - first :]]])
 
 
 def cut(
@@ -167,8 +160,5 @@ def cut(
         starts.append(stop)
         sizes.append(size)
         first.append(first[-1] + -(-count // size))
-    return Buckets(records, _numbers(starts), _numbers(sizes), _numbers(first), last)
-
-
-def _numbers(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)
+    tables = (torch.tensor(values, dtype=torch.int64) for values in (starts, sizes, first))
+    return Buckets(records, *tables, last)

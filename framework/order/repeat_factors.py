@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 
 from framework.order.batches import Order, RecordFacts
-from framework.order.sampling import with_weights
+from framework.order.weighted import with_weights
 
 
 @final
@@ -49,20 +49,15 @@ def repeat_factors(
         used: The records that count: int64 [num_used].
         threshold: As in ``RepeatFactorOrder``.
     """
-    pairs = _used_pairs(labels, lengths, used)
-    frequencies = np.bincount(pairs[1], minlength=1) / max(1, len(used))
-    with np.errstate(divide="ignore"):
-        per_class = np.maximum(1.0, np.sqrt(threshold / frequencies))
-    factors = np.ones(len(lengths))
-    np.maximum.at(factors, pairs[0], per_class[pairs[1]])
-    return factors[used]
-
-
-def _used_pairs(labels: np.ndarray, lengths: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Return the used records and the numbers of their classes: int64 [2, num_pairs]."""
     _, numbers = np.unique(labels, return_inverse=True)
     records = np.repeat(np.arange(len(lengths)), lengths)
     is_used = np.zeros(len(lengths), bool)
     is_used[used] = True
     pairs = np.stack([records, numbers.reshape(-1)])[:, is_used[records]]
-    return np.unique(pairs, axis=1)  # a class counts once per record
+    of_records, classes = np.unique(pairs, axis=1)  # a class counts once per record
+    frequencies = np.bincount(classes, minlength=1) / max(1, len(used))
+    with np.errstate(divide="ignore"):
+        per_class = np.maximum(1.0, np.sqrt(threshold / frequencies))
+    factors = np.ones(len(lengths))
+    np.maximum.at(factors, of_records, per_class[classes])
+    return factors[used]

@@ -10,16 +10,13 @@ Each time that a record comes in an epoch, random transforms and augments change
 Source: Madow, "On the theory of systematic sampling", 1949.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 from zlib import crc32
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from framework.errors import ConfigError
-from framework.order.batches import DrawnPlaces, Order
 from framework.order.draws import IN_GROUP, SHIFT, key_of
 from framework.order.permutation import bijection_at
 
@@ -46,13 +43,16 @@ class Sampling:
 
     @property
     def identity(self) -> dict[str, int]:
-        content = 0
-        for part in (self.ends, self.members):
-            content = crc32(part.numpy().tobytes(), content)
-        return {"sampling": content}
+        """What decides the records, besides the seed."""
+        ends = crc32(self.ends.numpy().tobytes())
+        return {"sampling": crc32(self.members.numpy().tobytes(), ends)}
 
-    def drawn(self, slots: Tensor, seed: int, epoch: int) -> DrawnPlaces:
-        """Return the records of ``slots`` (int64 [n])."""
+    def drawn(self, slots: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return the records of ``slots`` (int64 [n], from 0, in random order), and their times.
+
+        They are places among the records in use, and which of its times in the epoch it is, from 0,
+        in any order: both int64 [n].
+        """
         shift = (key_of(seed, epoch, SHIFT) & ((1 << _BITS) - 1)) / (1 << _BITS)
         groups = torch.searchsorted(self.ends, slots + shift, right=True)
         groups = groups.clamp(max=len(self.ends) - 1)  # the last end may be rounded down
@@ -60,14 +60,14 @@ class Sampling:
         turns = slots - (begins - shift).ceil().long()  # in its group, from 0
         sizes = self.starts.diff()
         if len(sizes) == len(self.members):
-            return DrawnPlaces(self.members[groups], turns)
+            return self.members[groups], turns
         inside = torch.zeros_like(slots)
         for group in groups[sizes[groups] > 1].unique().tolist():
             here = groups == group
             size = int(sizes[group])
             key = key_of(seed, epoch, IN_GROUP, group)
             inside[here] = bijection_at(turns[here] % size, size, key)
-        return DrawnPlaces(self.members[self.starts[groups] + inside], turns // sizes[groups])
+        return self.members[self.starts[groups] + inside], turns // sizes[groups]
 
 
 def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Sampling:
@@ -92,23 +92,3 @@ def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Samplin
     if num_places is None:
         return Sampling(int(ends[-1] + ROUNDING), ends, members, starts)
     return Sampling(num_places, ends * (num_places / ends[-1]), members, starts)
-
-
-def with_weights(order: Order, weights: np.ndarray, where: str, num_places: int | None) -> Order:
-    """Return ``order`` with records by weight.
-
-    Args:
-        order: The order of the records.
-        weights: Of each used record, 0 or more: float64 [num_used].
-        where: What gave the weights, for messages.
-        num_places: As in ``sampling``.
-
-    Raises:
-        ConfigError: C202 if all weights are 0.
-    """
-    if not weights.any():
-        fix = "give a record that is in use a weight above 0"
-        raise ConfigError(202, where, "all weights are 0", fix)
-    values, groups = np.unique(weights, return_inverse=True)
-    drawn = sampling(torch.from_numpy(groups.reshape(-1)), torch.from_numpy(values), num_places)
-    return replace(order, sampling=drawn)

@@ -1,13 +1,15 @@
 """``order=weighted``: each record as often as its weight says."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 import numpy as np
+import torch
 
 from framework.errors import ConfigError, words_of
 from framework.order.batches import Order, RecordFacts
-from framework.order.sampling import with_weights
+from framework.order.sampling import sampling
 
 FIX = "give one number of at least 0 per record, not all 0"
 
@@ -33,11 +35,7 @@ class WeightedOrder:
         self.file = file
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
-        """Return ``order`` with records by weight.
-
-        Raises:
-            ConfigError: C200 if the field does not hold numbers, C202 if one is no weight.
-        """
+        """Return ``order`` with records by weight. ConfigError C200, C202 for what is no weight."""
         if not training:
             return order
         if self.file is not None:
@@ -62,6 +60,19 @@ def checked(weights: np.ndarray, where: str) -> np.ndarray:
         index = int(is_bad.argmax())
         raise ConfigError(202, where, f"record {index} has the weight {weights[index]:g}", FIX)
     return weights
+
+
+def with_weights(order: Order, weights: np.ndarray, where: str, num_places: int | None) -> Order:
+    """Return ``order`` with used records by weight, float64 [num_used], which ``where`` gave.
+
+    ``num_places`` is as in ``sampling``. ConfigError C202 if all weights are 0.
+    """
+    if not weights.any():
+        fix = "give a record that is in use a weight above 0"
+        raise ConfigError(202, where, "all weights are 0", fix)
+    values, groups = np.unique(weights, return_inverse=True)
+    drawn = sampling(torch.from_numpy(groups.reshape(-1)), torch.from_numpy(values), num_places)
+    return replace(order, sampling=drawn)
 
 
 def _read(path: str) -> np.ndarray:

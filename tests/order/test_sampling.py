@@ -13,8 +13,7 @@ from framework.errors import ConfigError
 from framework.order.balanced import BalancedOrder
 from framework.order.batches import Order
 from framework.order.repeat_factors import RepeatFactorOrder, repeat_factors
-from framework.order.sampling import with_weights
-from framework.order.weighted import WeightedOrder
+from framework.order.weighted import WeightedOrder, with_weights
 from tests.order.facts import Facts, batches, counts_of
 
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.25, 1.0, 1.0, 3.0, 7.5]), min_size=1, max_size=50)
