@@ -23,15 +23,10 @@ def launch(
     is_mirrored: bool,
     out: Tensor,
 ) -> None:
-    """Run the kernel on the current stream.
+    """Write the numbers of records (int64 [B]) to ``out``, float32 [B, num_draws].
 
-    Args:
-        indices: The records: int64 [B], contiguous.
-        key: Of this epoch.
-        first_key: Of epoch 0, from which the columns in ``alternating`` come.
-        alternating: Columns of ``out``.
-        is_mirrored: Whether these columns get 1 - 2**-24 - d in place of d.
-        out: The numbers, float32 [B, num_draws], contiguous.
+    Both are contiguous. The columns in ``alternating`` come from epoch 0, which has ``first_key``,
+    and are 1 - 2**-24 - d in place of d if ``is_mirrored``.
     """
     count = out.numel()
     make_draws[(-(-count // BLOCK),)](

@@ -17,9 +17,7 @@ from framework.system.native import CheckedKernel, find
 
 def _signed(word: int) -> int:
     """Return the int64 number with the same 64 bits as ``word``, which is unsigned."""
-    if word >= 1 << 63:
-        return word - (1 << 64)
-    return word
+    return word - (word >> 63 << 64)
 
 
 GOLDEN = _signed(0x9E3779B97F4A7C15)
@@ -89,11 +87,7 @@ class DeviceDraws:
         object.__setattr__(self, "first_key", key_of(self.seed, 0, ON_DEVICE))
 
     def keys(self, epoch: int) -> tuple[Tensor, ...]:
-        """Return what decides the numbers of an epoch: tensors without dimensions, on the host.
-
-        A compiled kernel takes a tensor as an argument, but would contain a plain number as a
-        constant.
-        """
+        """Return what decides the numbers of an epoch: tensors without dimensions, on the host."""
         key = device_key(self.seed, epoch)
         if not self.alternating:
             return (key,)
@@ -107,9 +101,8 @@ class DeviceDraws:
         on_gpu = indices.device.type == "cuda" and self.num_draws <= MOST_DRAWS
         # torch's compiler makes one kernel of the operators
         if on_gpu and not is_compiling():
-            kind = (self.num_draws, self.alternating)
             made = draw_kernel(
-                kind,
+                (self.num_draws, self.alternating),
                 lambda: self._launched(indices, key, mirror),
                 lambda: self.by_operators(indices, key, mirror),
             )

@@ -41,7 +41,6 @@ def permutation(num_records: int, seed: int, epoch: int) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _sorted_by_keys(num_records: int, key: int) -> Tensor:
-    """Return every record once, sorted by a hash: int64 [num_records]."""
     compiled = find("paceline_permutation")
     order = torch.empty(num_records, dtype=torch.int64)
     if compiled is not None and compiled(num_records, key, order.data_ptr()) == 0:
@@ -105,11 +104,10 @@ def _hashed(x: Tensor, key: int, limit: int) -> Tensor:
 def shuffled_in_blocks(
     num_records: int, seed: int, epoch: int, block: int, window: int, start: int, stop: int
 ) -> Tensor:
-    """Return places ``start`` to ``stop`` of a random order that reads neighbors together.
+    """Return places ``start`` to ``stop`` of a random order of neighbors: int64 [stop - start].
 
     This suits stores that are larger than memory. Blocks of ``block`` neighboring records are
-    shuffled first. Then the records inside each run of ``window`` blocks are shuffled. The result
-    is int64 [stop - start].
+    shuffled first, and then the records inside each run of ``window`` blocks.
     """
     size = block * window
     parts: list[Tensor] = []

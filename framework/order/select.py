@@ -58,18 +58,10 @@ class AnswersNames(Protocol):
     """What an expression may ask: ``RecordFacts``, or the facts of other things."""
 
     @property
-    def classes(self) -> Sequence[str]:
-        """The names of the values of ``label``, by number."""
-        ...
-
+    def classes(self) -> Sequence[str]: ...  # the names of the values of ``label``, by number
     @property
-    def names(self) -> Sequence[str]:
-        """The names that ``answer`` knows."""
-        ...
-
-    def answer(self, name: str) -> np.ndarray | None:
-        """Return a number or a text of each thing, or None for an unknown name."""
-        ...
+    def names(self) -> Sequence[str]: ...
+    def answer(self, name: str) -> np.ndarray | None: ...
 
 
 LISTS = (ast.List, ast.Tuple, ast.Set)
@@ -95,18 +87,11 @@ def chosen(
     fold: Fold | None,
     training: bool,
 ) -> Tensor | None:
-    """Return the records that may be used, ascending: int64 [n]; None: all.
+    """Return the records that fulfil ``select``, ascending: int64 [n]; None: all.
 
-    Args:
-        num_records: Records of the data set.
-        facts: Answers for the names in the expression.
-        select: The expression; None: all records.
-        fold: The fold that validates; None: no folds.
-        training: Whether the records of the other folds are wanted, or those of this one.
-
-    Raises:
-        ConfigError: C204 for an expression that cannot be computed, C205 if no record is left or
-            ``fold.by`` is not known of every record.
+    With ``fold``, they are those of the other folds in ``training``, else those of this one.
+    ConfigError C204 for an expression that cannot be computed, C205 if no record is left or
+    ``fold.by`` is not known of every record.
     """
     if select is None and fold is None:
         return None
@@ -115,11 +100,20 @@ def chosen(
         records = torch.from_numpy(selected(select, facts, num_records))
     if fold is None:
         return records
-    labels = _labels(records, facts)
+    # Without one class each, all have class 0.
+    labels = torch.zeros(len(records), dtype=torch.int64)
+    known = facts.answer(LABEL) if facts.classes else None
+    if known is not None and np.issubdtype(known.dtype, np.integer):
+        labels = torch.from_numpy(known.astype(np.int64))[records]
     if fold.by is None:
         folds = _folds(labels, fold.count)
     else:
-        folds = _folds_of_groups(_groups(records, facts, fold.by), labels, fold.count)
+        values = facts.answer(fold.by)
+        if values is None:
+            where, what = f"fold_by = {fold.by}", "is not known of every record"
+            raise ConfigError(205, where, what, _choose(facts))
+        _, groups = np.unique(values[records.numpy()], return_inverse=True)
+        folds = _folds_of_groups(torch.from_numpy(groups), labels, fold.count)
     records = records[(folds != fold.number) if training else (folds == fold.number)]
     if not len(records):
         what = "leaves no record to train on or to validate"
@@ -137,25 +131,6 @@ def selected(
         what = f"no record of {num_records:,} fulfils it"
         raise ConfigError(205, f"{words.key} = {select}", what, "select more")
     return records
-
-
-def _labels(records: Tensor, facts: RecordFacts) -> Tensor:
-    """Return the class of each record: int64 [n]. Without one class each, all have class 0."""
-    labels = facts.answer(LABEL) if facts.classes else None
-    if labels is None or not np.issubdtype(labels.dtype, np.integer):
-        return torch.zeros(len(records), dtype=torch.int64)
-    return torch.from_numpy(labels.astype(np.int64))[records]
-
-
-def _groups(records: Tensor, facts: RecordFacts, name: str) -> Tensor:
-    """Return the group of each record, those with an equal value of a field: int64 [n]."""
-    values = facts.answer(name)
-    if values is None:
-        known = listed(facts.names)
-        fix = f"choose from {known}" if known else "leave it out"
-        raise ConfigError(205, f"fold_by = {name}", "is not known of every record", fix)
-    _, groups = np.unique(values[records.numpy()], return_inverse=True)
-    return torch.from_numpy(groups)
 
 
 def _folds(labels: Tensor, count: int) -> Tensor:
@@ -177,7 +152,11 @@ def _folds_of_groups(groups: Tensor, labels: Tensor, count: int) -> Tensor:
     classes, as in scikit-learn's ``StratifiedGroupKFold``. Shares are whole numbers of ``WHOLE``:
     floats could be rounded otherwise on the host of another rank.
     """
-    cells = _cells(groups, labels)
+    cells: list[dict[int, int]] = [{} for _ in range(int(groups.max()) + 1)]  # records by class
+    num_labels = int(labels.max()) + 1
+    keys, counts = (groups * num_labels + labels).unique(return_counts=True)
+    for key, number in zip(keys.tolist(), counts.tolist(), strict=True):
+        cells[key // num_labels][key % num_labels] = number
     places = permutation(len(cells), FOLD_SEED, 0).tolist()
     places.sort(key=lambda group: -sum(cells[group].values()))  # stable
     names, counts = labels.unique(return_counts=True)
@@ -198,130 +177,111 @@ def _folds_of_groups(groups: Tensor, labels: Tensor, count: int) -> Tensor:
     return fold_of_group[groups]
 
 
-def _cells(groups: Tensor, labels: Tensor) -> list[dict[int, int]]:
-    """Return how many records of each class a group has, for each group."""
-    cells: list[dict[int, int]] = [{} for _ in range(int(groups.max()) + 1)]
-    num_labels = int(labels.max()) + 1
-    keys, counts = (groups * num_labels + labels).unique(return_counts=True)
-    for key, number in zip(keys.tolist(), counts.tolist(), strict=True):
-        cells[key // num_labels][key % num_labels] = number
-    return cells
-
-
 def truths(
     text: str, facts: AnswersNames, count: int, words: ExpressionWords = SELECT
 ) -> np.ndarray:
     """Return which of ``count`` things fulfil an expression: bool [count]. ConfigError C204."""
-    return _Expression(text, facts, count, words).mask
+    expression = _Expression(text, facts, words)
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise expression.error("cannot be read as an expression") from error
+    mask: np.ndarray = expression.truth(tree.body)
+    if mask.shape != (count,):
+        raise expression.error(f"compares no field of the {words.thing}s")
+    return mask
 
 
 @final
 class _Expression:
-    """An expression, and the records for which it is true."""
+    """An expression over facts."""
 
-    def __init__(self, text: str, facts: AnswersNames, count: int, words: ExpressionWords) -> None:
+    def __init__(self, text: str, facts: AnswersNames, words: ExpressionWords) -> None:
         self._text = text
         self._facts = facts
         self._words = words
-        try:
-            tree = ast.parse(text.strip(), mode="eval")
-        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-            raise self._error("cannot be read as an expression") from error
-        self.mask: np.ndarray = self._truth(tree.body)
-        if self.mask.shape != (count,):
-            raise self._error(f"compares no field of the {words.thing}s")
 
-    def _error(self, what: str, fix: str = "") -> ConfigError:
+    def error(self, what: str, fix: str = "") -> ConfigError:
         where = f"{self._words.key} = {self._text[:200]}"
         return ConfigError(204, where, what[:300], fix or self._words.fix)
 
-    def _truth(self, node: ast.expr) -> Any:
-        """Return whether each record fulfils a condition: bool [num_records]."""
+    def truth(self, node: ast.expr) -> Any:
+        """Return whether each thing fulfils a condition: bool [count]."""
         if isinstance(node, ast.BoolOp):
-            parts = [self._truth(part) for part in node.values]
             combine = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            return combine.reduce(parts)
+            return combine.reduce([self.truth(part) for part in node.values])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return ~self._truth(node.operand)
-        if isinstance(node, ast.Compare):
-            return self._comparison(node)
-        raise self._error(f"{ast.unparse(node)!r} is no comparison")
-
-    def _comparison(self, node: ast.Compare) -> Any:
-        sides = [node.left, *node.comparators]
+            return ~self.truth(node.operand)
+        if not isinstance(node, ast.Compare):
+            raise self.error(f"{ast.unparse(node)!r} is no comparison")
+        sides, words = [node.left, *node.comparators], ast.unparse(node)
         truths = []
         for left, kind, right in zip(sides, node.ops, sides[1:], strict=False):
             compare = COMPARISONS.get(type(kind))
             if compare is None:
-                raise self._error(f"{ast.unparse(node)!r} is no comparison of values")
-            is_list = isinstance(right, LISTS)
-            is_empty = isinstance(right, LISTS) and not right.elts
-            if is_list != isinstance(kind, ast.In | ast.NotIn):
-                raise self._error(f"{ast.unparse(node)!r} needs a list after 'in', and only there")
-            names = [self._field(side) for side in (left, right)]
+                raise self.error(f"{words!r} is no comparison of values")
+            if isinstance(right, LISTS) != isinstance(kind, ast.In | ast.NotIn):
+                raise self.error(f"{words!r} needs a list after 'in', and only there")
+            names = [_field(side) for side in (left, right)]
             pair = [self._side(side, names) for side in (left, right)]
             if names == [None, None]:
-                raise self._error(
-                    f"{ast.unparse(node)!r} compares no field of the {self._words.thing}s"
-                )
-            kinds = {is_text for value in pair for is_text in _are_texts(value)}
-            if len(kinds) > 1 and not is_empty:
-                raise self._error(f"{ast.unparse(node)!r} compares a text with a number")
+                raise self.error(f"{words!r} compares no field of the {self._words.thing}s")
+            if len({is_text for value in pair for is_text in _are_texts(value)}) > 1:
+                raise self.error(f"{words!r} compares a text with a number")
             try:
                 truths.append(compare(*pair))
             except OverflowError as error:
-                raise self._error("has a number that is too large") from error
+                raise self.error("has a number that is too large") from error
         return np.logical_and.reduce(truths)
 
-    def _field(self, node: ast.expr) -> str | None:
-        """Return the name that a side is, such as ``label`` or ``optim.lr``; None if it is none."""
-        if isinstance(node, ast.Attribute):
-            block = self._field(node.value)
-            return None if block is None else f"{block}.{node.attr}"
-        return node.id if isinstance(node, ast.Name) else None
-
     def _side(self, node: ast.expr, names: list[str | None]) -> Any:
-        """Return the value of one side: of all records, or a constant, or a list of constants."""
-        name = self._field(node)
-        if name is not None:
-            values = self._facts.answer(name)
-            if values is None:
-                known = listed(self._facts.names)
-                fix = f"choose from {known}" if known else "leave it out"
-                raise self._error(f"{name!r} is not known of every {self._words.thing}", fix)
-            return values
-        if isinstance(node, LISTS):
+        """Return the value of one side: of all things, or a constant, or a list of constants."""
+        name = _field(node)
+        if name is None and isinstance(node, LISTS):
             return [self._constant(item, names) for item in node.elts]
-        return self._constant(node, names)
+        if name is None:
+            return self._constant(node, names)
+        values = self._facts.answer(name)
+        if values is None:
+            what = f"{name!r} is not known of every {self._words.thing}"
+            raise self.error(what, _choose(self._facts))
+        return values
 
     def _constant(self, node: ast.expr, names: list[str | None]) -> Any:
         """Return a number or a text. Beside ``label``, the name of a class is its number."""
-        constant, is_negative = node, False
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            constant, is_negative = node.operand, True
-        if not isinstance(constant, ast.Constant):
+        try:
+            value = ast.literal_eval(node)
+        except ValueError as error:
             what = f"{ast.unparse(node)!r} is neither a field nor a value"
-            fix = "write texts in quotes" if isinstance(constant, ast.Name) else ""
-            raise self._error(what, fix)
-        value = constant.value
-        if is_negative and isinstance(value, int | float):
-            return -value
-        if is_negative or not isinstance(value, int | float | str):
-            raise self._error(f"{ast.unparse(node)!r} is neither a number nor a text")
+            fix = "write texts in quotes" if isinstance(node, ast.Name) else ""
+            raise self.error(what, fix) from error
+        if not isinstance(value, int | float | str):
+            raise self.error(f"{ast.unparse(node)!r} is neither a number nor a text")
         if isinstance(value, str) and LABEL in names and self._facts.classes:
             if value not in self._facts.classes:
-                raise self._error(f"{value!r} is no class of the data")
+                raise self.error(f"{value!r} is no class of the data")
             return list(self._facts.classes).index(value)
         return value
+
+
+def _choose(facts: AnswersNames) -> str:
+    known = listed(facts.names)
+    return f"choose from {known}" if known else "leave it out"
+
+
+def _field(node: ast.expr) -> str | None:
+    """Return the name that a side is, such as ``label`` or ``optim.lr``; None if it is none."""
+    if isinstance(node, ast.Attribute):
+        block = _field(node.value)
+        return None if block is None else f"{block}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def _are_texts(values: Any) -> set[bool]:
     """Return whether the values of a field, or constants, are texts; both if some are."""
     if isinstance(values, np.ndarray):
         return {values.dtype.kind in "UO"}
-    if isinstance(values, list):
-        return {isinstance(value, str) for value in values}
-    return {isinstance(values, str)}
+    return {isinstance(value, str) for value in (values if isinstance(values, list) else [values])}
 
 
 def names_of(select: str) -> set[str]:

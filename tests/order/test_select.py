@@ -69,7 +69,7 @@ def test_records_that_fulfil_the_expression_are_chosen(text, records):
         (["label == 'horse'"], "is no class"),
         (["colour == 1"], "choose from label, width, speaker, score"),
         (["label in width", "label == [1]"], "needs a list after 'in'"),
-        (["label == -'a'", "width == None"], "neither a number nor a text"),
+        (["label == -'a'", "width == None"], "is neither a"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
