@@ -1,20 +1,17 @@
 """``workers.num=auto``: watch a run while it trains, and change how its records are read."""
 
 import multiprocessing
-import os
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 from framework.contracts.waits import Waits
 from framework.data.source import WorkerSource
 from framework.errors import ConfigError
-from framework.loader.queue import Occupancy
+from framework.loader.queue import QueuedLoader
 from framework.loader.tuner import Observation, ReadPlan, Tuner, TunerLimits
 from framework.measure.host import (
     available_memory_bytes,
-    busy_cpu_s,
-    num_cores,
     process_cpu_s,
     total_memory_bytes,
     unshared_bytes,
@@ -27,19 +24,6 @@ LEAST_MOST = 8
 MOST_WORKERS = 128
 BUDGET_SHARE = 0.25  # of the free memory: what may be added
 MOST_NOTED = 100  # decisions in the summary
-
-
-@runtime_checkable
-class Queued(Protocol):
-    """A capability of a loader: it keeps batches ready, and can keep more."""
-
-    @property
-    def depth(self) -> int: ...
-
-    @property
-    def occupancy(self) -> Occupancy: ...
-
-    def deepen(self, depth: int) -> None: ...
 
 
 def start_tuning(
@@ -73,23 +57,27 @@ class LiveTuning:
         say: Callable[[str], None],
     ) -> None:
         self._source = source
-        self._queue = loader if isinstance(loader, Queued) else None
+        self._queue = loader if isinstance(loader, QueuedLoader) else None
         self._waits = waits
         self._say = say
-        workers = source.workers
-        depth = self._queue.depth if self._queue is not None else 0
+        self._cores = cores
         limits = TunerLimits(
             num_cores=cores,
             most_workers=min(MOST_WORKERS, max(LEAST_MOST, MOST_PER_CORE * cores)),
             budget_bytes=BUDGET_SHARE * available_memory_bytes(),
-            are_processes=workers.kind == "process",
+            are_processes=source.workers.kind == "process",
         )
-        self._tuner = Tuner(ReadPlan(workers.num, workers.ahead, depth), limits)
+        self._tuner = Tuner(self._present_plan(), limits)
         self._began_at = time.perf_counter()
         self._before = self._counters()
         self.decisions: list[dict[str, Any]] = []
         self._num_taken = 0
         waits.call(self.look)
+
+    def _present_plan(self) -> ReadPlan:
+        workers = self._source.workers
+        depth = self._queue.depth if self._queue is not None else 0
+        return ReadPlan(workers.num, workers.ahead, depth)
 
     @property
     def plan(self) -> dict[str, int]:
@@ -110,45 +98,38 @@ class LiveTuning:
 
     def look(self, now: float) -> float:
         """Observe and decide. Return when to look again, by ``perf_counter``."""
-        before = self._before
-        num_batches = self._waits.num_batches - before["num_batches"]
-        wait_s = self._waits.wait_s - self._waits.start_s
-        seconds = wait_s + self._waits.step_s - before["wait_s"] - before["step_s"]
+        waits, before = self._waits, self._before
+        num_batches = waits.num_batches - before["num_batches"]
+        seconds = waits.wait_s - waits.start_s + waits.step_s - before["train_s"]
         if num_batches < LEAST_BATCHES or seconds < LOOK_S / 2:
             return now + LOOK_S / 4
-        counters = self._counters()
-        self._before = counters
-        decision = self._tuner.observe(self._observed(before, counters))
+        self._before = self._counters()
+        change = {name: value - before[name] for name, value in self._before.items()}
+        decision = self._tuner.observe(self._observed(change))
         if decision is not None:
-            workers, queue, new = self._source.workers, self._queue, decision.plan
-            old = ReadPlan(workers.num, workers.ahead, queue.depth if queue else 0)
-            workers.change(new.num_workers, new.ahead)
-            if queue is not None and new.depth != old.depth:
-                queue.deepen(new.depth)
+            old, new = self._present_plan(), decision.plan
+            self._source.workers.change(new.num_workers, new.ahead)
+            if self._queue is not None and new.depth != old.depth:
+                self._queue.deepen(new.depth)
             text = f"{old.changes_to(new)}: {decision.why}"
             at_s = round(time.perf_counter() - self._began_at, 1)
             self.decisions.append({"at_s": at_s, "text": text})
             self._say(f"note: {text}")
         return now + LOOK_S
 
-    def _observed(self, before: dict[str, float], now: dict[str, float]) -> Observation:
-        change = {name: value - before[name] for name, value in now.items()}
-        seconds = max(change["wait_s"] + change["step_s"], 1e-9)
+    def _observed(self, change: dict[str, float]) -> Observation:
+        seconds = max(change["train_s"], 1e-9)
         wall_s = max(change["at"], 1e-9)
         queue_share = None
         if self._queue is not None and change["num_taken"]:
             queue_share = change["num_ready"] / change["num_taken"] / max(1, self._queue.depth)
-        busy = change["busy_s"] / wall_s
-        own = change["own_s"] / wall_s
         return Observation(
             seconds=seconds,
             num_batches=int(change["num_batches"]),
             wait_share=change["wait_s"] / seconds,
             busy_workers=change["read_s"] / wall_s,
             queue_share=queue_share,
-            free_cores=num_cores() - max(busy, own),
-            # Ranks would take each other for other programs.
-            other_cores=0.0 if "RANK" in os.environ else max(0.0, busy - own),
+            free_cores=self._cores - change["own_s"] / wall_s,
             free_memory=available_memory_bytes() / total_memory_bytes(),
             batch_bytes=self._source.batch_bytes,
             num_slices=self._source.num_slices,
@@ -158,21 +139,19 @@ class LiveTuning:
 
     def _counters(self) -> dict[str, float]:
         """Return sums that only grow, but for those of children that have ended."""
+        waits, queue = self._waits, self._queue
         own_s = time.process_time() + sum(process_cpu_s(pid) or 0.0 for pid in _children())
-        counters = {
+        wait_s = waits.wait_s - waits.start_s  # nothing is ready for an epoch's first batch
+        return {
             "at": time.perf_counter(),
-            # but for the first of an epoch: nothing is ready then
-            "wait_s": self._waits.wait_s - self._waits.start_s,
-            "step_s": self._waits.step_s,
-            "num_batches": self._waits.num_batches,
+            "wait_s": wait_s,
+            "train_s": wait_s + waits.step_s,
+            "num_batches": waits.num_batches,
             "read_s": sum(self._source.workers.stages.sums_s.copy().values()),
-            "busy_s": busy_cpu_s() or 0.0,
             "own_s": own_s,
+            "num_ready": queue.occupancy.num_ready if queue is not None else 0,
+            "num_taken": queue.occupancy.num_taken if queue is not None else 0,
         }
-        if self._queue is not None:
-            counters["num_ready"] = self._queue.occupancy.num_ready
-            counters["num_taken"] = self._queue.occupancy.num_taken
-        return counters
 
 
 def _children() -> list[int]:

@@ -5,7 +5,6 @@ so a change never changes what is learned.
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple, final
 
 WAITS = 0.10  # a larger share of waiting asks for a change
@@ -18,10 +17,8 @@ MOST_COOL = 48
 FULL = 0.5  # if the queue is so full on average, batches are late only now and then
 IDLE = 0.7  # if a smaller share of the workers is busy, they wait for their turn
 FREE_CORES = 0.3  # so many idle cores can take further workers
-OTHER_CORES = 0.5  # if other programs take so many, further workers may win back a share
 REST = 8  # observations before all is tried again that brought nothing; doubled each time
 LONGEST_REST = 64
-SHIFT = 1.25  # if the rate changes by this factor, the rest is over
 MOST_AHEAD = 16  # batches
 LEAST_FREE = 0.1  # if a smaller share of the memory is free, what was added is taken back
 
@@ -40,9 +37,7 @@ class ReadPlan(NamedTuple):
         return ", ".join(f"{name} {old} -> {new}" for name, old, new in triples if old != new)
 
 
-@final
-@dataclass(frozen=True)
-class TunerLimits:
+class TunerLimits(NamedTuple):
     """What a tuner must not exceed."""
 
     num_cores: int  # of this rank
@@ -52,39 +47,19 @@ class TunerLimits:
 
 
 class Observation(NamedTuple):
-    """What was measured since the observation before.
+    """What was measured since the observation before."""
 
-    Attributes:
-        seconds: Seconds of training, without pauses.
-        num_batches: Batches that arrived.
-        wait_share: The share of ``seconds`` that steps waited.
-        busy_workers: Workers that were reading, on average.
-        queue_share: How full the loader's queue was, 0 to 1. None: it has none.
-        free_cores: Cores that nobody used.
-        other_cores: Cores that other programs used.
-        free_memory: The share of the memory that is free.
-        batch_bytes: Bytes of a batch.
-        num_slices: Into how many slices threads cut it.
-        worker_bytes: Bytes of a worker process of its own.
-        is_changing: Whether the workers from before the newest change still read.
-    """
-
-    seconds: float
-    num_batches: int
-    wait_share: float
-    busy_workers: float
-    queue_share: float | None = None
-    free_cores: float = 0.0
-    other_cores: float = 0.0
-    free_memory: float = 1.0
+    seconds: float  # of training, without pauses
+    num_batches: int  # that arrived
+    wait_share: float  # the share of ``seconds`` that steps waited
+    busy_workers: float  # workers that were reading, on average
+    queue_share: float | None = None  # how full the loader's queue was, 0 to 1; None: it has none
+    free_cores: float = 0.0  # of this rank, that it did not use
+    free_memory: float = 1.0  # the share of the memory
     batch_bytes: float = 0.0
-    num_slices: int = 1
-    worker_bytes: float = 0.0
-    is_changing: bool = False
-
-    @property
-    def rate(self) -> float:
-        return self.num_batches / self.seconds
+    num_slices: int = 1  # into which threads cut a batch
+    worker_bytes: float = 0.0  # of a worker process of its own
+    is_changing: bool = False  # whether the workers from before the newest change still read
 
 
 class Decision(NamedTuple):
@@ -92,14 +67,6 @@ class Decision(NamedTuple):
 
     plan: ReadPlan
     why: str
-
-
-class _Trial(NamedTuple):
-    """A plan that is being tried."""
-
-    before: ReadPlan
-    rate: float  # of the plan before
-    goes_back: bool  # whether it takes back what was added
 
 
 @final
@@ -119,15 +86,13 @@ class Tuner:
         self.home = home
         self.plan = home
         self.limits = limits
-        self._path: list[ReadPlan] = []  # from home to the present plan
-        self._trial: _Trial | None = None
+        self._before = home  # the plan before the one that is being tried
+        self._rate: float | None = None  # of that plan, in batches per second; None: no trial
+        self._goes_back = False  # whether the trial takes back what was added
         self._is_settling = False
-        self._num_hot = 0
-        self._num_cool = 0
+        self._num_hot = self._num_cool = 0
         self._hot_s = 0.0
-        self._rest = 0
-        self._num_rests = 0
-        self._resting_rate = 0.0
+        self._rest = self._num_rests = 0
         self._failed: set[ReadPlan] = set()
         self._cool = COOL
 
@@ -137,89 +102,64 @@ class Tuner:
             self._is_settling = seen.is_changing
             return None
         if seen.free_memory < LEAST_FREE and self.plan != self.home:
-            self._trial = None
+            self._rate = None
             return self._change(self.home, f"only {100 * seen.free_memory:.0f} % of memory is free")
-        if self._trial is not None:
-            return self._judge(self._trial, seen)
+        waited = f"steps waited {100 * seen.wait_share:.0f} %"
+        if self._rate is not None:
+            return self._judge(self._rate, seen, waited)
         is_hot = seen.wait_share > WAITS
         self._hot_s = self._hot_s + seen.seconds if is_hot else 0.0
         self._num_hot = self._num_hot + 1 if is_hot else 0
         self._num_cool = self._num_cool + 1 if seen.wait_share < CALM else 0
-        if self._num_hot >= HOT and not self._rests(seen):
-            return self._try_more(seen)
-        return self._go_back(seen)
+        if self._num_hot >= HOT and not self._rest:
+            return self._try_more(seen, waited)
+        self._rest = max(0, self._rest - 1)
+        enough = max(1, self.home.num_workers) >= SPARE * seen.busy_workers
+        if self.plan == self.home or self._num_cool < self._cool or not enough:
+            return None
+        busy = f"{seen.busy_workers:.1f} of {self.plan.num_workers} workers were busy"
+        return self._try(self.home, f"{waited}, and {busy}", seen, goes_back=True)
 
-    def _judge(self, trial: _Trial, seen: Observation) -> Decision | None:
+    def _judge(self, rate: float, seen: Observation, waited: str) -> Decision | None:
         """Keep the plan that was tried, or return to the one before."""
-        self._trial = None
+        self._rate = None
+        now = seen.num_batches / seen.seconds
         # Fewer workers cannot make the steps themselves slower, but more of them can.
-        is_kept = seen.rate >= BETTER * trial.rate
-        if trial.goes_back:
+        is_kept = now >= BETTER * rate
+        if self._goes_back:
             is_kept = seen.wait_share <= WAITS
         if is_kept:
-            self._forget()
-            if not trial.goes_back:
-                self._path.append(trial.before)
-            return None
-        if trial.goes_back:
-            self._cool = min(MOST_COOL, 2 * self._cool)
-            return self._change(trial.before, f"steps waited {100 * seen.wait_share:.0f} %")
-        self._failed.add(self.plan)
-        change = 100 * (seen.rate / trial.rate - 1)
-        return self._change(trial.before, f"the rate changed by {change:+.0f} %")
-
-    def _rests(self, seen: Observation) -> bool:
-        """Return whether all that may help has failed not long ago."""
-        if not self._rest:
-            return False
-        if not 1 / SHIFT < seen.rate / self._resting_rate < SHIFT:
-            self._forget()
-            return False
-        self._rest -= 1
-        if not self._rest:
             self._failed.clear()
-        return True
-
-    def _forget(self) -> None:
-        """Forget what failed, since circumstances have changed."""
-        self._rest = 0
-        self._num_rests = 0
-        self._failed.clear()
-        self._cool = COOL
-
-    def _try_more(self, seen: Observation) -> Decision | None:
-        for plan in self._candidates(seen):
-            added = self._bytes(plan, seen) - self._bytes(self.home, seen)
-            fits = added <= self.limits.budget_bytes and seen.free_memory >= LEAST_FREE
-            if fits and plan != self.plan and plan not in self._failed:
-                break
-        else:
-            self._rest = min(LONGEST_REST, REST << self._num_rests)
-            self._num_rests += 1
-            self._resting_rate = seen.rate
+            self._num_rests, self._cool = 0, COOL
             return None
-        self._trial = _Trial(self.plan, seen.rate, goes_back=False)
-        why = f"steps waited {100 * seen.wait_share:.0f} % of the last {self._hot_s:.0f} s"
-        return self._change(plan, why)
+        if self._goes_back:
+            self._cool = min(MOST_COOL, 2 * self._cool)
+            return self._change(self._before, waited)
+        self._failed.add(self.plan)
+        return self._change(self._before, f"the rate changed by {100 * (now / rate - 1):+.0f} %")
 
-    def _candidates(self, seen: Observation) -> list[ReadPlan]:
-        """Return the plans that may help, the most promising first."""
+    def _try_more(self, seen: Observation, waited: str) -> Decision | None:
+        """Try the plan that promises most and has not failed. If there is none, rest."""
         num, ahead, depth = self.plan
         wanted = math.ceil(num / max(0.01, 1 - seen.wait_share))
         most = max(num, self.limits.most_workers)
         more = self.plan._replace(num_workers=min(max(num + 1, min(wanted, 2 * num)), most))
         deeper = ReadPlan(num, min(MOST_AHEAD, 2 * ahead), min(MOST_AHEAD, 2 * depth))
-        fewer = self.plan._replace(num_workers=num // 2)
         plans = [more, deeper]
         is_late_at_times = seen.queue_share is not None and seen.queue_share >= FULL
         if is_late_at_times or seen.busy_workers < IDLE * num:
             plans = [deeper, more]
-        is_taken = seen.other_cores >= OTHER_CORES
-        if num >= self.limits.num_cores and seen.free_cores < FREE_CORES and not is_taken:
+        if num >= self.limits.num_cores and seen.free_cores < FREE_CORES:
             plans.remove(more)
-        if is_taken and num > 1:
-            plans.append(fewer)
-        return plans
+        for plan in plans:
+            added = self._bytes(plan, seen) - self._bytes(self.home, seen)
+            fits = added <= self.limits.budget_bytes and seen.free_memory >= LEAST_FREE
+            if fits and plan != self.plan and plan not in self._failed:
+                return self._try(plan, f"{waited} of the last {self._hot_s:.0f} s", seen)
+        self._failed.clear()
+        self._rest = min(LONGEST_REST, REST << self._num_rests)
+        self._num_rests += 1
+        return None
 
     def _bytes(self, plan: ReadPlan, seen: Observation) -> float:
         """Return the memory that a plan needs."""
@@ -229,25 +169,16 @@ class Tuner:
         num_batches = plan.num_workers * plan.ahead + plan.depth
         return seen.batch_bytes * num_batches + seen.worker_bytes * plan.num_workers
 
-    def _go_back(self, seen: Observation) -> Decision | None:
-        """Take back what was added, if steps do not wait and enough workers remain."""
-        if self.plan == self.home or self._num_cool < self._cool:
-            return None
-        needed = SPARE * seen.busy_workers
-        plans = (plan for plan in (self.home, *self._path) if max(1, plan.num_workers) >= needed)
-        plan = next(plans, self.plan)
-        if plan == self.plan:
-            return None
-        self._trial = _Trial(self.plan, seen.rate, goes_back=True)
-        busy = f"{seen.busy_workers:.1f} of {self.plan.num_workers} workers were busy"
-        return self._change(plan, f"steps waited {100 * seen.wait_share:.0f} %, and {busy}")
+    def _try(
+        self, plan: ReadPlan, why: str, seen: Observation, goes_back: bool = False
+    ) -> Decision:
+        self._before, self._goes_back = self.plan, goes_back
+        self._rate = seen.num_batches / seen.seconds
+        return self._change(plan, why)
 
     def _change(self, plan: ReadPlan, why: str) -> Decision:
         self.plan = plan
         self._is_settling = True
-        self._num_hot = 0
-        self._num_cool = 0
+        self._num_hot = self._num_cool = 0
         self._hot_s = 0.0
-        if plan == self.home:
-            self._path.clear()
         return Decision(plan, why)

@@ -104,12 +104,6 @@ def test_busy_cores_get_no_more_workers_than_there_are_cores():
     assert all(decision.plan.num_workers == 2 for decision in decisions.values())
 
 
-def test_beside_other_programs_more_and_fewer_workers_are_tried():
-    pipeline = Pipeline(0.08, cores=2, free_cores=0.0, other_cores=1.0, busy_workers=2.0)
-    tried = {decision.plan.num_workers for decision in watched(make(), pipeline, 40).values()}
-    assert tried >= {4, 1}
-
-
 @pytest.mark.parametrize(
     ("depth", "facts"),
     [
@@ -168,7 +162,6 @@ observations = st.builds(
     busy_workers=st.floats(0, 32),
     queue_share=st.none() | st.floats(0, 1),
     free_cores=st.floats(0, 8),
-    other_cores=st.floats(0, 8),
     free_memory=st.floats(0, 1),
     batch_bytes=st.floats(0, 1e9),
     worker_bytes=st.floats(0, 1e9),
