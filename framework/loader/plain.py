@@ -7,7 +7,7 @@ from typing import final
 
 from framework.contracts.data import MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
-from framework.loader.queue import EpochLoader, Steps, copied, host_batches
+from framework.loader.queue import EpochLoader, Steps, host_batches
 
 
 @final
@@ -19,10 +19,6 @@ class PlainLoader(EpochLoader):
 
     def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
         super().__init__(pin_memory, context)
-
-    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with self._host(epoch, start) as batches:
-            yield from copied(batches, self.context, epoch, self._number)
 
     def stats(self) -> LoaderStats:
         # There is no queue.

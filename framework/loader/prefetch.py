@@ -2,9 +2,8 @@
 
 from typing import final
 
-from framework.contracts.data import MicroBatches
 from framework.contracts.loader import LoaderContext
-from framework.loader.queue import QueuedLoader, copied
+from framework.loader.queue import QueuedLoader
 
 
 @final
@@ -13,7 +12,3 @@ class PrefetchLoader(QueuedLoader):
 
     def __init__(self, depth: int, pin_memory: bool, *, context: LoaderContext) -> None:
         super().__init__(depth, pin_memory, context)
-
-    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with self._host(epoch, start) as batches:
-            yield from copied(batches, self.context, epoch, self._number)

@@ -11,7 +11,6 @@ from typing import Generic, NamedTuple, TypeVar, final
 import torch
 
 from framework.contracts.batch import move, pin
-from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.at_end import forgotten, stop_at_end
@@ -39,42 +38,33 @@ def host_batches(
     """Yield the source's batches, page-locked if ``pinned``. What else this thread makes is not.
 
     A source that makes batches on the device does so in the stream of the ``consumer``, so that the
-    order of that stream keeps them right.
+    order of that stream keeps them right. DataError D195 for a label that numbers no class.
     """
     use(context.device, pinned=False, stream=consumer)
-    with closing(_checked(context, steps)) as batches:
-        if not pinned:
-            yield from batches
-            return
-        while True:
-            use(context.device, pinned=True)
-            try:
-                micro = next(batches, None)
-                if micro is None:
-                    return
-                micro = micro._replace(batch=pin(micro.batch))
-            finally:
-                use(context.device, pinned=False)
-            yield micro
-
-
-def _checked(context: LoaderContext, steps: Steps) -> MicroBatches:
-    """Yield the source's batches. DataError D195 for a label that numbers no class."""
-    source = context.source
+    source, check = context.source, context.labels
+    if check is not None and check.allowed is None:
+        check = None
     is_rest = steps.num_steps == source.order.num_steps - steps.start
     if is_rest or not source.reads_on:
         batches = source.batches(steps.epoch, steps.start)
     else:
         batches = source.stream(*steps)
-    if context.labels is None or context.labels.allowed is None:
-        return batches
-    return _checked_labels(batches, context.labels)
-
-
-def _checked_labels(batches: MicroBatches, check: LabelCheck) -> MicroBatches:
     with closing(batches):
-        for micro in batches:
-            check(micro.batch)
+        if not pinned and check is None:
+            yield from batches
+            return
+        while True:
+            use(context.device, pinned=pinned)
+            try:
+                micro = next(batches, None)
+                if micro is None:
+                    return
+                if check is not None:
+                    check(micro.batch)
+                if pinned:
+                    micro = micro._replace(batch=pin(micro.batch))
+            finally:
+                use(context.device, pinned=False)
             yield micro
 
 
@@ -138,14 +128,10 @@ class Occupancy:
     """How many items were ready when the next one was taken, over all queues of a loader's life.
 
     Only the thread that takes items may use it.
-
-    Attributes:
-        num_ready: The sum of these numbers.
-        num_taken: The items that were taken.
     """
 
     def __init__(self) -> None:
-        self.num_ready = self.num_taken = 0
+        self.num_ready = self.num_taken = 0  # the sum, and the items that were taken
         self.newest = 0  # how many were ready at the newest time
         self._before = 0, 0
 
@@ -265,7 +251,7 @@ class EpochLoader(ABC):
     """What loaders share: host batches that are read without a stop over the ends of epochs.
 
     ``expect`` begins to read, and ``epoch`` goes on with what it began, or begins what is expected.
-    What nobody expects is read epoch by epoch.
+    What nobody expects is read epoch by epoch. Copies are in line with the step.
     """
 
     def __init__(self, pinned: bool, context: LoaderContext) -> None:
@@ -282,6 +268,10 @@ class EpochLoader(ABC):
     @abstractmethod
     def _open(self, steps: Steps) -> "MicroBatches | Ahead[MicroBatch]":
         """Return the host batches of some steps."""
+
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        with self._host(epoch, start) as batches:
+            yield from copied(batches, self.context, epoch, self._number)
 
     def expect(self, epoch: int, start: int, steps: int) -> None:
         expected = Steps(epoch, start, steps)
