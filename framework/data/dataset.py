@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from torch.utils.data import IterableDataset, Subset
@@ -18,7 +18,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Manifest
 from framework.data.fields import Padding
-from framework.data.items import HOST, Collate, ItemForm, ItemReader, alike, check_names, fields_of
+from framework.data.items import HOST, Collate, ItemForm, ItemReader, check_names, fields_of
 from framework.data.requests import Request, plain
 from framework.data.source import WorkerSource, make_order
 from framework.data.workers import Workers
@@ -37,14 +37,6 @@ class KnowsClasses(Protocol):
     """A capability of a Dataset: it knows the names of its classes, as torchvision's do."""
 
     classes: Any
-
-
-class ItemTrial(NamedTuple):
-    """What reading a few items shows."""
-
-    first: Any  # record 0
-    draws: bool  # whether items draw random numbers
-    repeats: bool  # whether an item is the same again after the generators were seeded alike
 
 
 def dataset_source(
@@ -113,17 +105,11 @@ class DatasetSource(WorkerSource[ItemReader]):
         how = "process", context.worker_timeout_s, context.start_method
         self._process = Workers(read, 1, *how)  # reads for a thread
         self._process.stages, self._process.ledger = self.workers.stages, self.workers.ledger
-        self._trial = trial = try_items(read, num_records)
-        read.draws = trial.draws
-        first = read.joined(Request(0, torch.tensor([0]), training=False), [trial.first])
-        self.manifest = replace(manifest, fields=fields_of(first, form))
+        first, self.draws = try_items(read, num_records)  # whether items draw random numbers
+        batch = read.joined(Request(0, torch.tensor([0]), training=False), [first])
+        self.manifest = replace(manifest, fields=fields_of(batch, form))
         if self.workers.num:
             self._check_sendable()
-
-    @property
-    def draws(self) -> bool:
-        """Whether items or ``collate`` are known to draw random numbers."""
-        return self.read.draws
 
     def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
         if self.workers.num or _is_main_thread():
@@ -159,19 +145,10 @@ class DatasetSource(WorkerSource[ItemReader]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        lines = [*super().notes]
-        if not self.workers.num:
-            lines.append(
-                f"{self._where}: a process of its own reads the items, unless the step's own "
-                "thread does (loader=plain)"
-            )
-        if not self._trial.repeats:
-            lines.append(
-                f"{self._where}: record 0 of {self.read.title} changes from read to read, although "
-                "random, numpy.random and torch are seeded for each record; does it have a "
-                "generator of its own? Workers, ranks and resume change what is learned"
-            )
-        return tuple(lines)
+        if self.workers.num:
+            return super().notes
+        whose = "a process of its own reads the items, unless the step's own thread does"
+        return (*super().notes, f"{self._where}: {whose} (loader=plain)")
 
     def close(self) -> None:
         super().close()
@@ -223,27 +200,14 @@ def length_of(data: Any, where: str) -> int:
         raise DataError(233, place, plain(error), f"correct it, or {where}") from error
 
 
-def try_items(read: ItemReader, num_records: int) -> ItemTrial:
-    """Read record 0 and the last one, and see whether they draw random numbers.
-
-    An item draws if a generator has moved afterwards, or if another seed changes it: it may take
-    its seed from ``torch.initial_seed()``.
-    """
-
-    def tried(index: int, seed: int) -> tuple[Any, bool]:
-        """Return an item, and whether it moved a generator."""
-        seed_host_generators(seed)
-        mark = generator_mark()
-        item = read.item(index)
-        return item, mark != generator_mark()
-
+def try_items(read: ItemReader, num_records: int) -> tuple[Any, bool]:
+    """Return record 0, and whether it or the last record draws random numbers."""
     with kept_generators(HOST), kept_own_generators(read.dataset):
-        first, moved = tried(0, 1)
-        other, moved_again = tried(0, 2)
-        _, last_moved = tried(num_records - 1, 1)
-        if not alike(first, other):
-            return ItemTrial(first, draws=True, repeats=alike(first, tried(0, 1)[0]))
-        return ItemTrial(first, moved or moved_again or last_moved, repeats=True)
+        seed_host_generators(1)
+        mark = generator_mark()
+        first = read.item(0)
+        read.item(num_records - 1)
+        return first, mark != generator_mark()
 
 
 def classes_of(data: Any) -> list[str]:

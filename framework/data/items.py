@@ -1,9 +1,9 @@
 """Items of a user's Dataset: their fields by name, the batch of several, and a reader of batches.
 
 A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
-whole process. If items draw, the reader seeds these generators before each item by (seed, epoch,
-record), so that neither workers nor ranks nor resuming change what an item is. So it reads in a
-process of its own, or in the thread of the step: two threads would share the generators.
+whole process. The reader seeds them before each item by (seed, epoch, record), so that neither workers
+nor ranks nor resuming change what an item is. So it reads in a process of its own, or in the thread
+of the step: two threads would share the generators.
 """
 
 import sys
@@ -27,7 +27,7 @@ from framework.errors import ConfigError, DataError, PacelineError, UserRecordEr
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import record_seeds
 from framework.system.memory import lacks_memory, memory_error
-from framework.system.rng import generator_mark, kept_generators, seed_host_generators
+from framework.system.rng import kept_generators, seed_host_generators
 from framework.system.user_code import user_error
 
 Record = dict[str, Any]  # a value by field
@@ -77,11 +77,6 @@ class ItemReader:
         form: How items become a batch.
         seed: The run's seed.
         title: The Dataset's name in messages.
-
-    Attributes:
-        draws: Whether items or ``collate`` draw random numbers. If not, nothing is seeded, which
-            takes as long as a small item, until a slice or ``collate`` changes a generator. Such a
-            slice is read again.
     """
 
     decodes = True
@@ -92,7 +87,6 @@ class ItemReader:
         self.form = form
         self.seed = seed
         self.title = title
-        self.draws = True
         self._usual = Usual()
 
     def __call__(self, request: Request) -> Batch:
@@ -109,32 +103,20 @@ class ItemReader:
     def fill(self, work: Work, start: int, stop: int) -> None:
         watch = Stopwatch()
         request = work.request
-        indices, seconds = request.indices[start:stop], []
+        indices = request.indices[start:stop]
+        seeds = record_seeds(request.keys_of(start, stop), self.seed, request.epoch)
+        items: list[Any] = []
+        seconds: list[float] = []
         with kept_generators(HOST):
-            mark = generator_mark()
-            items = [] if self.draws else self._items(indices, seconds, None)
-            self.draws |= generator_mark() != mark
-            if self.draws:
-                keys = request.keys_of(start, stop)
-                items = self._items(indices, seconds, record_seeds(keys, self.seed, request.epoch))
+            for index, seed in zip(indices.tolist(), seeds.tolist(), strict=True):
+                seed_host_generators(seed)
+                begun = perf_counter()
+                items.append(self.item(index))
+                seconds.append(perf_counter() - begun)
         work.parts[start] = items
         if watch.mark("read") > LEAST_S:  # quick items would notice the rest
             work.slow.extend(self._usual.slow(indices, seconds, lambda _: 0))
         work.slices_s.append(watch.stages_s)
-
-    def _items(self, indices: Tensor, seconds: list[float], seeds: Tensor | None) -> list[Any]:
-        """Return items, and replace ``seconds`` by what each took. Seed before each if asked."""
-        items: list[Any] = []
-        seconds.clear()
-        numbers: list[int] = indices.tolist()
-        own_seeds = [None] * len(numbers) if seeds is None else seeds.tolist()
-        for index, seed in zip(numbers, own_seeds, strict=True):
-            if seed is not None:
-                seed_host_generators(seed)
-            begun = perf_counter()
-            items.append(self.item(index))
-            seconds.append(perf_counter() - begun)
-        return items
 
     def finish(self, work: Work) -> Batch:
         """Return the batch, once all its slices are filled.
@@ -151,7 +133,6 @@ class ItemReader:
         return batch
 
     def joined(self, request: Request, items: list[Any]) -> Batch:
-        """Return the batch of items, and note whether ``collate`` draws."""
         numbers = request.indices.tolist()
         collate = self.form.collate
         if collate is None:
@@ -167,9 +148,7 @@ class ItemReader:
                 # No item has a seed of the epoch ~epoch, which is negative.
                 key = record_seeds(request.keys_of(0, 1), self.seed, ~request.epoch)
                 seed_host_generators(int(key))
-                mark = generator_mark()
-                made = collate(items)  # which may change the items
-                self.draws |= generator_mark() != mark
+                made = collate(items)
         except PacelineError:
             raise
         except (Exception, SystemExit) as error:
@@ -275,24 +254,6 @@ def _named(item: Any) -> Record | None:
 def _has_names(kind: type) -> bool:
     """Return whether a class is a named tuple's. Python takes 10 us to look, per item."""
     return issubclass(kind, tuple) and issubclass(kind, Named)
-
-
-def alike(first: Any, second: Any) -> bool:
-    """Return whether two items are the same, as far as numbers and texts tell."""
-    if isinstance(first, Tensor) and isinstance(second, Tensor):
-        first, second = first.detach().cpu().numpy(), second.detach().cpu().numpy()
-    if all(isinstance(item, np.ndarray) or _is_picture(item) for item in (first, second)):
-        first, second = np.asarray(first), np.asarray(second)
-        same_form = first.shape == second.shape and first.dtype == second.dtype
-        return same_form and first.tobytes() == second.tobytes()
-    if (record := _named(first)) is not None:
-        first, second = list(record.items()), list((_named(second) or {}).items())
-    if isinstance(first, tuple | list) and isinstance(second, tuple | list):
-        pairs = zip(first, second, strict=False)
-        return len(first) == len(second) and all(alike(*pair) for pair in pairs)
-    if isinstance(first, str | bytes | int | float | np.generic):
-        return bool(first == second) or (first != first and second != second)  # noqa: PLR0124  # NaN
-    return True
 
 
 # ---- the batch of several records

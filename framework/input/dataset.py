@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 
 from framework.contracts.records import Manifest
-from framework.data.dataset import ItemTrial, checked, classes_of, length_of, title_of, try_items
+from framework.data.dataset import checked, classes_of, length_of, title_of, try_items
 from framework.data.items import HOST, ItemForm, ItemReader, check_names
 from framework.errors import DataError, words_of
 from framework.input.function import stored_value
@@ -40,13 +40,14 @@ class DatasetInput(RowInput):
         self._classes = check_classes((), classes, self.title) or classes_of(dataset)
 
     @cached_property
-    def trial(self) -> ItemTrial:
-        return try_items(self._read, self._num_records)
+    def draws(self) -> bool:
+        """Whether items draw random numbers."""
+        return try_items(self._read, self._num_records)[1]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Whether random changes are packed."""
-        if not self._num_records or not self.trial.draws:
+        if not self._num_records or not self.draws:
             return ()
         what = "draw random numbers, and each record is packed as it is drawn once"
         return (f"the items of {self.title} {what}; leave random changes to augment=",)

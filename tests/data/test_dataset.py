@@ -19,7 +19,7 @@ from framework.errors import ConfigError, PacelineError
 from framework.system.rng import generator_state
 from framework.transform.resize import Resize
 from tests.conftest import make_context
-from tests.contract.cases import DrawingDataset, RecordsDataset
+from tests.contract.cases import DrawingDataset
 from tests.data.own_items import (
     Broken,
     Clips,
@@ -74,15 +74,6 @@ def noisy(items):
     return {"x": torch.stack(values) + torch.rand(3).sum()}
 
 
-class OneDraws(DrawingDataset):
-    """Draws only for record 7."""
-
-    def __getitem__(self, index):
-        if index == 7:
-            return super().__getitem__(index)
-        return {**RecordsDataset.__getitem__(self, index), "draws": np.zeros(3)}
-
-
 def test_draws_depend_on_record_epoch_and_seed_alone():
     read, before = reader(DrawingDataset(10)), generator_state(CPU)
     assert draws(read, 3, 7, 3) == [*draws(read, 3), *draws(read, 7), *draws(read, 3)]
@@ -91,19 +82,6 @@ def test_draws_depend_on_record_epoch_and_seed_alone():
     assert all(len(set(column)) == 4 for column in zip(*rows, strict=True))
     assert draws(pickle.loads(pickle.dumps(read)), 2) == draws(read, 2)
     assert torch.equal(generator_state(CPU), before)
-
-
-def test_items_that_draw_seldom_are_seeded_when_they_do():
-    expected = draws(reader(OneDraws(10)), 2, 7)
-    for indices in ((2, 7), (7, 2)):
-        read = reader(OneDraws(10))
-        read.draws = False
-        random.random()
-        assert sorted(draws(read, *indices)) == sorted(expected)
-        assert read.draws
-    read.draws = False
-    draws(read, 1, 2, 3)
-    assert not read.draws
 
 
 def too_long(items):

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from framework.contracts.records import Field, Ragged
 from framework.data.fields import collated, with_nested
-from framework.data.items import ItemForm, alike, fields_of, record_of, stacked
+from framework.data.items import ItemForm, fields_of, record_of, stacked
 from framework.errors import DataError
 
 
@@ -112,24 +111,6 @@ def test_items_of_other_fields_are_refused():
     words = r"D231\]: record 1: has the fields a, c, but record 0 has a, b"
     with pytest.raises(DataError, match=words):
         stacked([{"a": 1, "b": 1}, {"a": 1, "c": 1}], lambda place: f"record {place}")
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (Clip(WAVE, "a"), Clip(WAVE, "b")),
-        (Clip(WAVE, "a"), Clip(WAVE + float("nan"), "a")),
-        (Image.new("L", (2, 2)), Image.new("L", (2, 2), 1)),
-        ({"x": 1}, {"y": 1}),
-        ((1, 2), (1, [2, "b"])),
-        (np.zeros(2), np.zeros(2, np.float32)),
-    ],
-    ids=["text", "tensor", "image", "names", "tuple", "dtype"],
-)
-def test_an_item_is_like_itself_only(first, second):
-    assert alike(first, first)
-    assert alike(second, second)
-    assert not alike(first, second)
 
 
 # ---- fields whose arrays differ in length
