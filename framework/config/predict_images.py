@@ -125,7 +125,9 @@ def image_places(
     transform: Transform = reader.transform
     if field.channels is None or transform.function is not None:
         return None
-    sizes = [(int(height), int(width)) for height, width in reader.sizes(field, values, indices)]
+    sizes = [
+        (int(height), int(width)) for height, width in reader.pictures.sizes(field, values, indices)
+    ]
     windows = [[0, 0, *size] for size in sizes]
     if name in reader.cut:
         windows = transform.windows(torch.tensor(sizes), None)[:, :4].tolist()

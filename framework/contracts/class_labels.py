@@ -28,10 +28,8 @@ class LabelRange(NamedTuple):
 class KnowsLabelRange(Protocol):
     """A capability of an objective: it says which labels it takes."""
 
-    @property
-    def label_range(self) -> LabelRange | None:
-        """The labels, known after the first call. None: any, or it cannot be known."""
-        ...
+    # The labels, known after the first call. None: any, or it cannot be known.
+    label_range: LabelRange | None
 
 
 def class_labels(target: Tensor, num_dims: int) -> Tensor:

@@ -29,8 +29,7 @@ class TakesArrays(Protocol):
     Those are the fields of one shape other than (), as they are stored. Results keep the dtype.
     """
 
-    @property
-    def takes_arrays(self) -> bool: ...
+    takes_arrays: bool
 
 
 @runtime_checkable
@@ -108,10 +107,7 @@ class Augment(Protocol):
     It may inherit from ``AugmentTraits``, and have the capability ``KnowsLabels``.
     """
 
-    @property
-    def num_draws(self) -> int:
-        """Random numbers that it needs per record in training."""
-        ...
+    num_draws: int  # random numbers that it needs per record in training
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         """Return a new batch, the same on every device, and leave the given one unchanged.

@@ -85,20 +85,11 @@ class Loader(Protocol):
     A loader decides only when a batch is ready, never what is learned.
     """
 
-    @property
-    def num_steps(self) -> int:
-        """Optimizer steps per epoch."""
-        ...
-
-    @property
-    def identity(self) -> dict[str, int]:
-        """What decides the records of each step. A resumed epoch must have the same."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about this choice on this machine; printed once."""
-        ...
+    num_steps: int  # optimizer steps per epoch
+    # What decides the records of each step. A resumed epoch must have the same.
+    identity: dict[str, int]
+    # What the user should know about this choice on this machine; printed once.
+    notes: tuple[str, ...]
 
     def expect(self, epoch: int, start: int, steps: int) -> None:
         """Begin to read ``steps`` steps from ``start`` of an epoch on, those of next epochs too.

@@ -11,34 +11,20 @@ from torch import Tensor, nn
 class Parallel(Protocol):
     """How many replicas compute, and how they communicate."""
 
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about this choice on this machine; printed once."""
-        ...
+    rank: int
+    world_size: int
+    device: torch.device
+    # What the user should know about this choice on this machine; printed once.
+    notes: tuple[str, ...]
 
     @property
     def home(self) -> torch.device:
         """The device on which the model is built and tried before ``wrap``."""
         ...
 
-    @property
-    def graph_refusal(self) -> str | None:
-        """Why a step cannot be captured as a CUDA graph; None if it can."""
-        ...
-
-    @property
-    def objective_refusal(self) -> str | None:
-        """Why an objective can own no weights and no state; None if it can."""
-        ...
+    graph_refusal: str | None  # why a step cannot be captured as a CUDA graph; None if it can
+    # Why an objective can own no weights and no state; None if it can.
+    objective_refusal: str | None
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model, replicated or sharded. The given model is on ``home``."""

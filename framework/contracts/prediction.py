@@ -80,15 +80,8 @@ class Predicts(Protocol):
     ``paceline predict`` and ``framework.load(...).predict`` need it.
     """
 
-    @property
-    def inputs(self) -> Sequence[str]:
-        """The names of the fields that the model takes, in their order."""
-        ...
-
-    @property
-    def target(self) -> str:
-        """The name of the field with what is right."""
-        ...
+    inputs: Sequence[str]  # the names of the fields that the model takes, in their order
+    target: str  # the name of the field with what is right
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         """Return what the model predicts for the records of a batch, which may lack the target.

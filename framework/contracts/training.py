@@ -72,10 +72,7 @@ class StartsFromData(Protocol):
     All ranks do so with the same records, before the model is wrapped and compiled.
     """
 
-    @property
-    def num_start_records(self) -> int:
-        """How many training records it wants. It gets fewer if there are fewer."""
-        ...
+    num_start_records: int  # how many training records it wants. It gets fewer if there are fewer
 
     def start_from(self, inputs: Iterable[Tensor]) -> None:
         """Set the weights. ``inputs`` are what reaches the module in evaluation, in batches."""

@@ -248,7 +248,7 @@ class DALISource(WorkerSource[BatchReader]):
     def _windows(
         self, name: str, images: Any, indices: Tensor, numbers: Tensor | None
     ) -> tuple[Any, ...]:
-        sizes = self.read.sizes(self.manifest.fields[name], images, indices)
+        sizes = self.read.pictures.sizes(self.manifest.fields[name], images, indices)
         windows = self.context.transform.windows(sizes, numbers)
         start, shape = windows[:, :2].int(), windows[:, 2:4].int()
         bits = torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])

@@ -58,8 +58,8 @@ def loader_source(
         data: A DataLoader, or any iterable of batches: dicts, dataclasses or tuples.
         fields: The names of a tuple's values, or the wanted fields of a dict; None: all.
         num_batches: Of an epoch of training, or of any data without a length; None: its length.
-        context: The ranks, the accumulation and the seed. The rest belongs to ``data``. The batch
-            size of its order is that of a step, or 0 for whatever ``data`` has.
+        context: The ranks, the accumulation and the seed. The batch size of its order is that of a
+            step, or 0 for whatever ``data`` has.
 
     Raises:
         ConfigError: C174 for a setting that has no effect here, C232, C234 for anything that does
@@ -81,11 +81,9 @@ class _Pass(NamedTuple):
 class LoaderSource(Source):
     """A Source of ready batches. ``index`` counts an epoch's records, unless they bring their own.
 
-    Each rank takes its share of every batch of a DataLoader's sampler, as of the batches of a
-    store. Batches that nothing can cut must differ over the ranks.
-
-    The generators of the host are seeded by (seed, epoch) until the first batch is there, so that a
-    DataLoader with ``shuffle=True`` repeats its order. Nothing steps before that batch. The batches
+    Each rank takes its share of every batch of a DataLoader's sampler. Batches that nothing can cut
+    must differ over the ranks. The generators of the host are seeded by (seed, epoch) until the
+    first batch is there, so that a DataLoader with ``shuffle=True`` repeats its order. The batches
     of ``sample`` are the first ones of epoch 0, so that a generator of the user's own gives what it
     gives in a plain loop.
     """
@@ -165,10 +163,7 @@ class LoaderSource(Source):
         self.manifest = Manifest(num_records, fields_of(batch), classes, source=source)
 
     def _num_batches(self, given: int | None) -> int:
-        """Return the number of batches of an epoch. ConfigError C235 if unknown or too large.
-
-        The length of a stream is an estimate, which may be exceeded.
-        """
+        """Return the number of batches of an epoch. ConfigError C235 if unknown or too large."""
         loader = self.loader
         length: int | None = None
         with suppress(TypeError):  # of a DataLoader over a Dataset without a length
@@ -181,6 +176,7 @@ class LoaderSource(Source):
             what = f"{self.title} does not know its number of batches"
             fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
             raise ConfigError(235, "data.num_batches = null", what, fix)
+        # The length of a stream is an estimate, which may be exceeded.
         is_stream = isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
         if given and length and given > length and not is_stream:
             where = f"data.num_batches = {given}"
@@ -211,11 +207,17 @@ class LoaderSource(Source):
         Over several ranks, all are drawn first, while the ranks have the same random numbers. If
         they draw different batches, the user's sampler has cut them already. A single process does
         so only if the sampler ``draws`` from the generators of the process, from which the step
-        draws, too. Otherwise, it asks for a batch when that is needed, so that a sampler may depend
-        on what was learned. Batches are copied, as the sampler may reuse them.
+        draws, too. Otherwise, a sampler is asked when a batch is needed, so that it may depend on
+        what was learned. Batches are copied, as the sampler may reuse them.
         """
+
+        def copied(indices: Any) -> Any:
+            if isinstance(indices, Tensor):
+                return indices.clone()
+            return copy(indices) if isinstance(indices, CUT) else indices
+
         mark = generator_mark()
-        batches = map(_copied, islice(batches, self.num_batches + self._asks_end))
+        batches = map(copied, islice(batches, self.num_batches + self._asks_end))
         drawn = [*islice(batches, 1)]
         self._draws_ahead = self._num_parts > 1 or draws or mark != generator_mark()
         if not self._draws_ahead:
@@ -278,7 +280,6 @@ class LoaderSource(Source):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not promised."""
         if not self.context.training:
             return () if self._labels is None else (self._labels.note,)
         ranks = ""
@@ -327,7 +328,12 @@ class LoaderSource(Source):
             for number in range(most):
                 values = next(batches, END)
                 if values is END:
-                    raise self._too_few(number // num_own)
+                    number //= num_own  # noqa: PLW2901
+                    if not number:
+                        raise DataError(109, self._place, "has no batches", "give it at least one")
+                    what = f"ended after {number} of {self.num_batches} batches"
+                    fix = f"correct it, or set data.num_batches={number}"
+                    raise DataError(234, self._place, what, fix)
                 name = f"batch {number // num_own} of {self.title}"
                 batch = record_of(values, self.names, name)
                 own = size = length = _size(batch, name)
@@ -349,29 +355,21 @@ class LoaderSource(Source):
         """Return what the number of a record means, unless the records bring their own."""
         return f"place {index} of the epoch, from 0" if self._counts_records else ""
 
-    def _too_few(self, number: int) -> DataError:
-        if not number:
-            return DataError(109, self._place, "has no batches", "give it at least one")
-        what = f"ended after {number} of {self.num_batches} batches"
-        return DataError(234, self._place, what, f"correct it, or set data.num_batches={number}")
-
     def sample(self, count: int) -> Batch:
         """Return a copy of the first records. Batches whose shapes differ are not joined."""
         if self._ahead is None:
             self._ahead = self._passes(0)
         if not self._head:
             self._head += islice(self._ahead, 1)
-        batch: Batch | None = None
         with kept_generators(HOST), closing(self._first_batches(self._ahead)) as batches:
-            for more in batches:
-                joined = more if batch is None else _joined(batch, more)
+            batch: Batch = next(batches, {})
+            while batch and len(batch["index"]) < count:
+                joined = _joined(batch, next(batches, {}))
                 if joined is None:
                     break
                 batch = joined
-                if len(batch["index"]) >= count:
-                    break
-        if batch is None:
-            raise self._too_few(0)
+        if not batch:
+            raise DataError(109, self._place, "has no batches", "give it at least one")
         if len(batch["index"]) > count:
             batch = taken(batch, torch.arange(count))
         copied: Batch = mapped(batch, torch.clone)
@@ -486,16 +484,8 @@ class _Sampler:
         batches = iter(self.user_sampler)  # some samplers draw here
         return self._shares(batches, mark != generator_mark())
 
-    def __getattr__(self, name: str) -> Any:
-        # A DataLoader of the user's own class may ask for it.
+    def __getattr__(self, name: str) -> Any:  # a DataLoader of the user's own class may ask for it
         return getattr(self.user_sampler, name)
-
-
-def _copied(indices: Any) -> Any:
-    """Return a copy of a batch of indices that a sampler could change; else the same."""
-    if isinstance(indices, Tensor):
-        return indices.clone()
-    return copy(indices) if isinstance(indices, CUT) else indices
 
 
 def _seed_rank(rank: int) -> None:
@@ -542,9 +532,10 @@ def _joined(batch: Batch, more: Batch) -> Batch | None:
 
 
 def _digest(batch: Batch) -> Tensor:
+    """Return a digest of all but ``index``, which differs over the ranks, whatever they get."""
     content = b""
     for name, value in batch.items():
-        if name == "index":  # it differs over the ranks, whatever they get
+        if name == "index":
             continue
         content += name.encode()
         for tensor in leaves(value):

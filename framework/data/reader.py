@@ -19,7 +19,6 @@ from framework.contracts.data import (
     SourceContext,
 )
 from framework.contracts.records import (
-    Field,
     Placed,
     Ragged,
     ReadsOneByOne,
@@ -64,20 +63,9 @@ class BatchReader:
     """Reads batches, each with ``index``.
 
     Image fields become uint8 [B, C, H, W], and videos uint8 [B, T, C, H, W]. With ``collate=list``,
-    those without a size of the transform become a list of B tensors.
-
-    If nothing is changed, ``locked`` reads in threads that feed a GPU.
-
-    Attributes:
-        decodes: Whether reading costs more than copying, and so is worth a pool of threads.
-        cut: The fields that are cut, or that the transform's function changes.
-        arrays: The names in ``cut`` that are no images.
-        views: Raw fields of which only a window is used, so that they need no copy first.
-        padded: The names of the lengths of padded arrays, by field.
-        changed: Whether a batch differs from what the store gives.
-
-    Raises:
-        ConfigError: C199, C262 for a field that cannot be put into a batch as the options say.
+    those without a size of the transform become a list of B tensors. If nothing is changed,
+    ``locked`` reads in threads that feed a GPU. ConfigError C199, C262 for a field that cannot be
+    put into a batch as the options say.
     """
 
     def __init__(
@@ -101,13 +89,14 @@ class BatchReader:
         self.function: RecordFunction | None = transform.function
         if manifest.label_maps and isinstance(self.function, KnowsLabels):
             self.function = self.function.with_labels(manifest.label_maps)
-        self.cut = cut_fields(manifest, transform)
+        self.cut = cut_fields(manifest, transform)  # also what the transform's function changes
         self.arrays = {name for name, own in self.cut.items() if not is_cut(own, transform)}
+        # Raw fields of which only a window is used need no copy first.
         self.views = [name for name, own in self.cut.items() if own.encoding == "raw"]
         self.ragged = {name: own for name, own in fields if own.encoding == "ragged"}
         self.sounds = [name for name, own in self.ragged.items() if own.kind == "audio"]
         self.videos = {name: own for name, own in fields if own.kind == "video"}
-        self.padded: dict[str, str] = {}
+        self.padded: dict[str, str] = {}  # the names of the lengths of padded arrays, by field
         for name, own in self.ragged.items():
             length = length_name(name, own, self.collate)
             is_window = name in self.sounds and transform.samples > 0  # of one length
@@ -115,14 +104,12 @@ class BatchReader:
                 self.padded[name] = length
         moves = transform.size is not None or transform.num_draws > 0
         self.followers = followers(manifest) if moves else {}
+        # Such reading costs more than copying, and so is worth a pool of threads.
         self.decodes = self.joins_slices = bool(self.cut or self.sounds or self.videos)
-        self.changed = bool(self.cut or self.ragged or self.videos)
+        self.changed = bool(self.cut or self.ragged or self.videos)  # beside what the store gives
         # Records are measured one by one if they are decoded, or changed in Python.
         are_files = any(own.encoding == "image" for own in self.cut.values())
         self._measures = are_files or bool(self.videos) or self.function is not None
-        self._one_by_one: ReadsOneByOne | None = None
-        if self._measures and isinstance(store, ReadsOneByOne):
-            self._one_by_one = store
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_locked": None}  # workers feed no GPU
@@ -139,15 +126,12 @@ class BatchReader:
             if self._locked is not None and pins_here():
                 read = self._locked
             return {"index": request.indices, **read(request.indices)}
-        return self._read(request).batch
+        return self.timed(request).batch
 
     def timed(self, request: Request) -> Timed:
-        if self.changed:
-            return self._read(request)
-        start = perf_counter()
-        return Timed(self(request), [{"read": perf_counter() - start}])
-
-    def _read(self, request: Request) -> Timed:
+        if not self.changed and not request.verify:
+            start = perf_counter()
+            return Timed(self(request), [{"read": perf_counter() - start}])
         work = self.begin(request)
         self.fill(work, 0, len(request.indices))
         return Timed(self.finish(work), work.slices_s, work.slow)
@@ -157,22 +141,18 @@ class BatchReader:
         images: dict[str, Tensor] = {}
         size = self.transform.size
         if size is not None and self.function is None:
-            count = len(request.indices)
-            for name, field in self.cut.items():
-                images[name] = self._memory_of(count, field.channels or 3, *size)
+            shapes: dict[str, tuple[int, ...]] = {
+                name: (field.channels or 3, *size) for name, field in self.cut.items()
+            }
             for name, field in self.videos.items():
-                shape = (self.transform.num_frames, field.shape[3] or 3, *size)
-                images[name] = self._memory_of(count, *shape)
+                shapes[name] = (self.transform.num_frames, field.shape[3] or 3, *size)
+            for name, shape in shapes.items():
+                shape = len(request.indices), *shape  # noqa: PLW2901
+                if pins_here():  # a GPU copies it whole; torch pools page-locked memory
+                    images[name] = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+                else:
+                    images[name] = self._memory.take(*shape)
         return Work(request, {}, [], [], images, self.numbers(request))
-
-    def _memory_of(self, *shape: int) -> Tensor:
-        """Return uint8 of this shape: page-locked where batches feed a GPU, which copies it whole.
-
-        torch pools page-locked memory.
-        """
-        if pins_here():
-            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-        return self._memory.take(*shape)
 
     def fill(self, work: Work, start: int, stop: int) -> None:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
@@ -185,8 +165,8 @@ class BatchReader:
             numbers = numbers if numbers is None else numbers[start:stop]
             outs = {name: image[start:stop] for name, image in outs.items()}
         seconds = nothing_yet(len(indices))
-        if self._one_by_one is not None:
-            records = self._one_by_one.read_timed(indices, seconds)
+        if self._measures and isinstance(self.store, ReadsOneByOne):
+            records = self.store.read_timed(indices, seconds)
         else:
             records = self.store.read(indices, self.views)
         if request.verify:
@@ -204,13 +184,11 @@ class BatchReader:
             watch.mark("decode")
         if self._measures:
             files = [own for own in records.values() if isinstance(own, list | Placed)]
-            work.slow.extend(
-                self._usual.slow(
-                    indices,
-                    seconds.tolist(),
-                    lambda place: sum(len(values[place]) for values in files),
-                )
-            )
+
+            def size_bytes(place: int) -> int:
+                return sum(len(values[place]) for values in files)
+
+            work.slow.extend(self._usual.slow(indices, seconds.tolist(), size_bytes))
         work.parts[start] = filled
         work.slices_s.append(watch.stages_s)
 
@@ -245,10 +223,6 @@ class BatchReader:
 
     def name(self, index: int) -> str:
         return self.store.name(index)
-
-    def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
-        """Return height and width of each image that the store gave for ``indices``."""
-        return self.pictures.sizes(field, values, indices)
 
     def numbers(self, request: Request) -> Tensor | None:
         """Return the transform's draws, float32 [B, num_draws]; None if nothing needs them."""
@@ -297,7 +271,7 @@ class BatchReader:
         image = next(name for name, field in fields.items() if field.kind in PICTURES)
         windows = known.get(image)
         if windows is None:
-            sizes = self.sizes(fields[image], records[image], indices)
+            sizes = self.pictures.sizes(fields[image], records[image], indices)
             windows = self.transform.windows(sizes, numbers)
         return {
             name: moved(field, records[name], windows, self.transform.size)
@@ -307,29 +281,20 @@ class BatchReader:
     def _images(
         self, records: Records, request: Request, part: Slice, outs: dict[str, Tensor]
     ) -> Batch:
+        """Return images, or a function's results: [B, C, h, w], or a list of B (``collate=list``)."""
         part.watch.mark("transform")
-        cut, pictures = self.cut.items(), self.pictures
-        if self.function is None:
+        pictures, function = self.pictures, self.function
+        if function is None:
             return {
                 name: pictures.cut(name, own, records[name], part, outs.get(name))
-                for name, own in cut
+                for name, own in self.cut.items()
             }
         given: dict[str, Iterator[np.ndarray]] = {}
-        for name, own in cut:
+        for name, own in self.cut.items():
             if name in self.arrays:
                 given[name] = map(np.array, records[name])
             else:
                 given[name] = pictures.for_function(name, own, records[name], part)
-        return self._changed(self.function, given, request, part)
-
-    def _changed(
-        self,
-        function: RecordFunction,
-        given: dict[str, Iterator[np.ndarray]],
-        request: Request,
-        part: Slice,
-    ) -> Batch:
-        """Return the function's results: [B, C, h, w], or a list of B with ``collate=list``."""
         seeds: list[int | None] = [None] * len(part.indices)
         if request.training:
             seeds = record_seeds(part.keys, self.seed, request.epoch).tolist()

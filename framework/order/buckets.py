@@ -160,5 +160,8 @@ def cut(
         starts.append(stop)
         sizes.append(size)
         first.append(first[-1] + -(-count // size))
-    tables = (torch.tensor(values, dtype=torch.int64) for values in (starts, sizes, first))
-    return Buckets(records, *tables, last)
+    return Buckets(records, torch.tensor(starts), _numbers(sizes), torch.tensor(first), last)
+
+
+def _numbers(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)  # also of no numbers

@@ -46,7 +46,7 @@ class RankGroup:
         DistributedError: P101: the ranks cannot meet.
     """
 
-    graph_refusal = "a step of several replicas is not captured"
+    graph_refusal: str | None = "a step of several replicas is not captured"
     objective_refusal: str | None = None
 
     def __init__(
