@@ -80,7 +80,6 @@ class ItemReader:
     """
 
     decodes = True
-    joins_slices = False  # items do not pass between processes
 
     def __init__(self, dataset: Any, form: ItemForm, seed: int, title: str) -> None:
         self.dataset = dataset

@@ -105,7 +105,7 @@ class BatchReader:
         moves = transform.size is not None or transform.num_draws > 0
         self.followers = followers(manifest) if moves else {}
         # Such reading costs more than copying, and so is worth a pool of threads.
-        self.decodes = self.joins_slices = bool(self.cut or self.sounds or self.videos)
+        self.decodes = bool(self.cut or self.sounds or self.videos)
         self.changed = bool(self.cut or self.ragged or self.videos)  # beside what the store gives
         # Records are measured one by one if they are decoded, or changed in Python.
         are_files = any(own.encoding == "image" for own in self.cut.values())

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, nullcontext, suppress
 from functools import partial
-from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -56,15 +55,11 @@ class Reader(Protocol):
     ``finish`` returns the batch. ``check`` raises DataError D117 if a file was replaced or
     rewritten since it was first opened.
 
-    Attributes:
-        decodes: Whether reading costs more than copying, and so is worth a pool of threads.
-        joins_slices: Whether ``finish`` joins slices that other processes have filled.
+    ``decodes`` says whether reading costs more than copying, and so is worth a pool of threads.
     """
 
     @property
     def decodes(self) -> bool: ...
-    @property
-    def joins_slices(self) -> bool: ...
     def __call__(self, request: Request) -> Batch: ...
     def timed(self, request: Request) -> Timed: ...
     def begin(self, request: Request) -> Work: ...
@@ -79,10 +74,9 @@ class Workers:
     """Workers that run a reader.
 
     Threads share the work on each batch, since decoding releases Python's lock. Processes read
-    whole batches, which suits transforms that hold the lock. They share only the first batches of a
-    ``map``, which would otherwise come late and all at once. Processes start at the first ``map``
-    and live until ``close`` or the end of the program. While one ``map`` is in use, another starts
-    its own processes.
+    whole batches, which suits transforms that hold the lock. They start at the first ``map``, and
+    live until ``close`` or the end of the program. While one ``map`` is in use, another starts its
+    own processes.
 
     Args:
         read: The reader.
@@ -273,20 +267,9 @@ class Workers:
             )
             close_at_end(self)
         self._requests.now = requests
-        self._requests.num_cut = num if self.read.joins_slices else 0
         try:
             with closing(self._results(self._loader)) as results:
-                for result in results:
-                    request, num_slices = self._requests.sent.popleft()
-                    if num_slices == 1:
-                        yield self._counted(result)
-                        continue
-                    work = Work(request, {}, [], [], {})
-                    for number, part in enumerate([result, *islice(results, num_slices - 1)]):
-                        work.parts[number] = part.batch
-                        work.slices_s.extend(part.slices_s)
-                        work.slow.extend(part.slow)
-                    yield self._counted(Timed(self.read.finish(work), work.slices_s, work.slow))
+                yield from map(self._counted, results)
         except (RuntimeError, OSError, EOFError) as error:
             # torch raises these for a killed worker or a full /dev/shm.
             processes = _processes_of(self._loader)
@@ -447,52 +430,27 @@ class _Pool:
 
 
 class _Requests:
-    """A sampler that yields the requests of the current ``map``, while the loader stays.
-
-    Attributes:
-        now: The requests.
-        num_cut: The processes that share each of as many first batches; 0: none is cut.
-        sent: The requests whose batches are awaited, each with the number of its slices.
-    """
+    """A sampler that yields the requests of the current ``map``, while the loader stays."""
 
     def __init__(self) -> None:
         self.now: Iterable[Request] = ()
-        self.num_cut = 0
-        self.sent: deque[tuple[Request, int]] = deque()
 
-    def __iter__(self) -> Iterator[tuple[Any, bool]]:
-        """Yield what a process does at once: a request without tensors, and if it is a slice.
-
-        A tensor would start a thread when it is sent to a process.
-        """
-        self.sent.clear()
-        for number, request in enumerate(self.now):
-            count = step = max(1, len(request.indices))
-            if number < self.num_cut:
-                step = max(LEAST_SLICE, -(-count // self.num_cut))
-            starts = range(0, count, step)
-            self.sent.append((request, len(starts)))
-            for start in starts:
-                part = slice(start, start + step)
-                keys: Any = None if request.keys is None else request.keys[part].numpy()
-                own = request._replace(indices=request.indices[part].numpy(), keys=keys)
-                yield own, len(starts) > 1
+    def __iter__(self) -> Iterator[Any]:
+        """Yield requests without tensors, which would start a thread when they are sent."""
+        for request in self.now:
+            keys: Any = None if request.keys is None else request.keys.numpy()
+            yield request._replace(indices=request.indices.numpy(), keys=keys)
 
 
 class _ReaderDataset(Dataset[Any]):
     def __init__(self, read: Reader) -> None:
         self.read = read
 
-    def __getitem__(self, task: tuple[Any, bool]) -> Timed | PacelineError:
-        """Return a batch or a slice. An error that cannot be pickled would hang the loader."""
-        request, is_slice = task
+    def __getitem__(self, request: Any) -> Timed | PacelineError:
+        """Return a batch. An error that cannot be pickled would hang the loader."""
         keys = None if request.keys is None else torch.from_numpy(request.keys)
         request = request._replace(indices=torch.from_numpy(request.indices), keys=keys)
         try:
-            if is_slice:
-                work = self.read.begin(request)
-                self.read.fill(work, 0, len(request.indices))
-                return Timed(_shared(work.parts[0], True), work.slices_s, work.slow)
             result = self.read.timed(request)
             return result._replace(batch=_shared(result.batch))
         except PacelineError as error:
@@ -506,19 +464,15 @@ class _ReaderDataset(Dataset[Any]):
         return named
 
 
-def _shared(batch: Batch, in_one_block: bool = False) -> Batch:
+def _shared(batch: Batch) -> Batch:
     """Return a batch in shared memory. torch would move it in a thread whose errors are lost.
 
-    Nests, and all of a slice, share one block, since each block takes a file descriptor.
+    Nests share one block, since each block takes a file descriptor.
     """
-    nests = batch
     try:
-        if not in_one_block:
-            for tensor in tensors(batch).values():
-                tensor.share_memory_()
-            nests = {
-                name: own for name, own in batch.items() if isinstance(own, dict | list | tuple)
-            }
+        for tensor in tensors(batch).values():
+            tensor.share_memory_()
+        nests = {name: own for name, own in batch.items() if isinstance(own, dict | list | tuple)}
         sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in leaves(nests)]
         if not sizes:
             return batch

@@ -106,17 +106,6 @@ def test_a_stream_is_its_epochs_one_after_another(make, kind):
 
 
 @every_reader
-def test_processes_that_share_a_batch_do_not_change_it(make, kind):
-    if WAYS[2] not in TAKEN.get(kind, WAYS) or kind == "dataset":
-        pytest.skip("no processes share its batches")
-    transform = None if kind in UNTRANSFORMED else CROP
-    options = {"transform": transform, "batch_size": 20}
-    alone = micros(make(kind, 40, **options), 1)
-    shared = make(kind, 40, num_workers=2, worker_kind="process", **options)
-    assert micros(shared, 1) == alone
-
-
-@every_reader
 def test_workers_do_not_change_a_batch(make, kind):
     ways = TAKEN.get(kind, WAYS)
     for transform in (None,) if kind in UNTRANSFORMED else (None, CROP):

@@ -40,7 +40,7 @@ class Reading:
     Like the real reader, it can be pickled.
     """
 
-    decodes, joins_slices = True, False
+    decodes = True
 
     def __init__(self, read):
         self.read = read
@@ -157,24 +157,6 @@ def test_the_calling_thread_other_threads_or_processes_read(make):
     )
     assert len(first - {HERE}) == 2
     assert first == second  # they live from epoch to epoch
-
-
-class Joining(Reading):
-    """A reader whose batches may be read in slices by several processes."""
-
-    joins_slices = True
-
-    def finish(self, work):
-        return {"index": work.request.indices, **super().finish(work)}
-
-
-def test_all_processes_share_the_first_batches():
-    workers = Workers(Joining(whereabouts), 2, "process")
-    asked = [Request(0, torch.arange(n, n + 64), training=False) for n in range(4)]
-    batches = list(workers.map(asked))
-    workers.close()
-    assert [len(set(batch["process"].reshape(-1).tolist())) for batch in batches] == [2, 2, 1, 1]
-    assert [int(batch["index"][0]) for batch in batches[:2]] == [0, 1]
 
 
 def test_threads_take_only_a_few_requests_ahead_and_end_at_an_early_close(make):
