@@ -60,9 +60,8 @@ def with_agreed_classes(
 ) -> Source:
     """Return ``val``, which messages call ``where``, with labels numbered as in ``train``.
 
-    Raises:
-        DataError: D190 if ``val`` has a class that ``train`` lacks.
-        ConfigError: C204 if ``select`` names labels, whose numbers differ.
+    DataError D190 if ``val`` has a class that ``train`` lacks, ConfigError C204 if ``select`` names
+    labels, whose numbers differ.
     """
     numbers = agree_on_classes(train.manifest, val.manifest, where)
     if numbers is not None and select is not None and "label" in names_of(select):
@@ -93,14 +92,8 @@ class Renumbers(Protocol):
 class LabelMap:
     """Renumbers the labels of batches. Labels that are no class stay.
 
-    Args:
-        names: The names of a source's classes.
-        numbers: The new number of each.
-        classes: The names of the new numbers.
-        where: The key that names the source.
-
-    Attributes:
-        note: Which labels change, and which classes have no record.
+    The classes of a source, ``names``, get new ``numbers``, which ``classes`` names. The ``note``
+    about it begins with ``where``.
     """
 
     def __init__(

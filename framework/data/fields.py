@@ -28,10 +28,7 @@ LENGTH = "_length"  # the ending of the field that says how many rows of a padde
 
 
 def is_cut(field: Field, transform: Transform) -> bool:
-    """Return whether a field needs more than gathering.
-
-    Image files and interleaved pixels always do. Pixels in planes do if the transform changes any.
-    """
+    """Return whether a field needs more than gathering, as pixels in planes do if any changes."""
     if field.encoding == "image" or field.interleaved:
         return True
     resizes = transform.size is not None or transform.num_draws > 0
@@ -83,7 +80,16 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
         what = f"does not say which frames of {videos} to take"
         fix = "choose transform=video_window, or make it a part of transform=compose"
         raise ConfigError(262, "transform", what, fix)
-    wanted = _kind_that_is_missing(manifest, context.transform, kinds)
+    resizes = transform.size is not None or transform.num_draws > 0
+    cut = cut_fields(manifest, transform)
+    wanted = ""  # what the transform changes if the data has nothing of that kind
+    if transform.samples:
+        wanted = "" if "audio" in kinds else "sounds"
+    elif transform.num_frames:
+        wanted = "" if videos else "videos"
+    elif resizes or function is not None:
+        has_images = videos or any(is_cut(field, transform) for field in cut.values())
+        wanted = "" if has_images or (cut and not resizes) else "images"
     if wanted:
         what, fix = f"changes {wanted}, and the data has none", "choose transform=none"
         for name, field in fields:
@@ -96,20 +102,6 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
         what = f"a function cannot move {moving}"
         fix = "choose a transform without a function, or pack without these fields"
         raise ConfigError(199, "transform", what, fix)
-
-
-def _kind_that_is_missing(manifest: Manifest, transform: Transform, kinds: set[str]) -> str:
-    """Return what a transform changes if the data has nothing of that kind, or ""."""
-    resizes = transform.size is not None or transform.num_draws > 0
-    if transform.samples:
-        return "" if "audio" in kinds else "sounds"
-    if transform.num_frames:
-        return "" if "video" in kinds else "videos"
-    if not resizes and transform.function is None:
-        return ""
-    cut = cut_fields(manifest, transform)
-    images = any(is_cut(field, transform) for field in cut.values()) or "video" in kinds
-    return "" if images or (cut and not resizes) else "images"
 
 
 def moved(field: Field, values: Any, windows: Tensor, size: tuple[int, int] | None) -> Any:
@@ -132,24 +124,21 @@ def samples_of(
     """Decode the sounds of the records at ``indices``: whole, or a window of each.
 
     Return float32 [B, samples] or [B, samples, channels] for windows, with zeros behind shorter
-    sounds; else ``Ragged`` with rows of samples. ``numbers`` are the transform's draws.
-
-    Raises:
-        DataError: D181 for a file that cannot be decoded, D180 for another number of channels.
+    sounds; else ``Ragged`` with rows of samples. ``numbers`` are the transform's draws. DataError
+    D181 for a file that cannot be decoded, D180 for another number of channels.
     """
-    arrays = files.arrays()
-    cuts = transform if transform.samples else None
+    arrays, most = files.arrays(), transform.samples
     starts, counts = [0] * len(arrays), [None] * len(arrays)
     sounds: list[np.ndarray] = []
     number = 0
     try:
-        if cuts is not None:
+        if most:
             lengths: list[int] = []
             for number, data in enumerate(arrays):  # noqa: B007  # for the error
                 lengths.append(sound_header(data).num_frames)
-            starts = cuts.starts(torch.tensor(lengths, dtype=torch.int64), numbers).tolist()
+            starts = transform.starts(torch.tensor(lengths, dtype=torch.int64), numbers).tolist()
             pairs = zip(lengths, starts, strict=True)
-            counts = [min(cuts.samples, length - start) for length, start in pairs]
+            counts = [min(most, length - start) for length, start in pairs]
         for number, data in enumerate(arrays):
             sounds.append(read_sound(data, starts[number], counts[number]))
     except BadSound as error:
@@ -159,10 +148,10 @@ def samples_of(
         if sound.shape[1:] != sounds[0].shape[1:]:
             what = f"its samples are {sound.shape[1:]}, another's {sounds[0].shape[1:]}"
             raise DataError(180, store.name(index), what, "pack files with as many channels")
-    if cuts is None:
+    if not most:
         lengths_read = torch.tensor([len(sound) for sound in sounds], dtype=torch.int64)
         return Ragged(torch.from_numpy(np.concatenate(sounds)), lengths_read)
-    windows = torch.zeros(len(sounds), cuts.samples, *sounds[0].shape[1:])
+    windows = torch.zeros(len(sounds), most, *sounds[0].shape[1:])
     for window, sound in zip(windows, sounds, strict=True):
         window[: len(sound)] = torch.from_numpy(sound)
     return windows
@@ -175,7 +164,7 @@ def length_name(name: str, field: Field, way: str) -> str | None:
 
 
 def collated(name: str, field: Field, ragged: Ragged, way: str) -> Batch:
-    """Return what a batch has of a ragged field.
+    """Return what a batch has of a ragged field. UnicodeDecodeError for a text that is not UTF-8.
 
     Texts become a list of B ``str``, byte strings a list of B ``bytes``. Other arrays become, by
     ``way``:
@@ -183,9 +172,6 @@ def collated(name: str, field: Field, ragged: Ragged, way: str) -> Batch:
     - ``pad``: [B, longest, *rest] with zeros behind, and ``<name>_length`` int64 [B];
     - ``nested``: ``Ragged``, which ``with_nested`` makes a nested tensor;
     - ``list``: a list of B tensors.
-
-    Raises:
-        UnicodeDecodeError: A text is not UTF-8.
     """
     if field.kind == "text":
         return {name: [bytes(array).decode() for array in ragged.arrays()]}
@@ -210,18 +196,14 @@ def with_nested(batch: Batch) -> Batch:
 
 @final
 class Padding:
-    """Counts how much of padded arrays is padding.
-
-    ``names`` holds the names of the lengths, by field. One thread adds, any thread takes.
-    """
+    """Counts how much of padded arrays is padding. One thread adds, any thread takes."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
+        self._names = names  # of the lengths, by field
         self._lock = Lock()
         self._padding = self._whole = 0
 
     def add(self, batch: Batch) -> None:
-        """Count the values of a batch."""
         for name, length_name in self._names.items():
             array = batch[name]
             row_size = math.prod(array.shape[2:])
@@ -231,7 +213,6 @@ class Padding:
                 self._whole += whole
 
     def take(self) -> Content:
-        """Return the counts since the last call; {} without padded arrays."""
         if not self._names:
             return {}
         with self._lock:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any, final
 
@@ -41,7 +42,7 @@ def mixture_source(
     store = MixedStore({name: open_store(str(part)) for name, part in path.items()})
     shares = _shares(store, weights, temperature)
     if context.training and shares is not None:
-        context = replace(context, order=_Mixed(context, store.starts, shares))
+        context = replace(context, order=partial(_mixed, context, store.starts, shares))
     return StoreSource(store, context, counter=SourceCounter(list(store.stores), store.starts))
 
 
@@ -65,30 +66,22 @@ def _shares(
     return torch.tensor([weights[name] for name in names], dtype=torch.float64)
 
 
-@final
-class _Mixed:
-    def __init__(self, context: SourceContext, starts: Tensor, shares: Tensor) -> None:
-        self._context = context
-        self._starts = starts
-        self._shares = shares
-
-    def __call__(self, num_records: int) -> Order:
-        context = self._context
-        order = context.order(num_records)
-        if context.order_choice is not None or order.block is not None:
-            what = "a mixture with weights or a temperature has an order of its own"
-            fix = "choose order=full, or leave data.weights and data.temperature out"
-            raise ConfigError(203, "order", what, fix)
-        if context.select is not None or context.fold is not None:
-            what = "would change the shares of a mixture with weights or a temperature"
-            fix = "leave it out, or data.weights and data.temperature"
-            raise ConfigError(203, "select, fold", what, fix)
-        if num_records == 0:
-            return order
-        groups = torch.searchsorted(self._starts, order.used(), right=True) - 1
-        sizes = torch.bincount(groups, minlength=len(self._shares))
-        weights = torch.where(sizes > 0, self._shares / sizes.clamp(min=1), 0)
-        return replace(order, sampling=sampling(groups, weights, order.num_used))
+def _mixed(context: SourceContext, starts: Tensor, shares: Tensor, num_records: int) -> Order:
+    order = context.order(num_records)
+    if context.order_choice is not None or order.block is not None:
+        what = "a mixture with weights or a temperature has an order of its own"
+        fix = "choose order=full, or leave data.weights and data.temperature out"
+        raise ConfigError(203, "order", what, fix)
+    if context.select is not None or context.fold is not None:
+        what = "would change the shares of a mixture with weights or a temperature"
+        fix = "leave it out, or data.weights and data.temperature"
+        raise ConfigError(203, "select, fold", what, fix)
+    if num_records == 0:
+        return order
+    groups = torch.searchsorted(starts, order.used(), right=True) - 1
+    sizes = torch.bincount(groups, minlength=len(shares))
+    weights = torch.where(sizes > 0, shares / sizes.clamp(min=1), 0)
+    return replace(order, sampling=sampling(groups, weights, order.num_used))
 
 
 @final

@@ -99,10 +99,7 @@ class BatchMemory:
 
 @final
 class Pictures:
-    """Cuts images as a transform's windows say.
-
-    ``sampled_gray`` are the fields that are gray because a sample of their images is.
-    """
+    """Cuts images as windows say. ``sampled_gray``: fields that are gray as a sample of them is."""
 
     def __init__(
         self, store: RecordStore, context: SourceContext, sampled_gray: Sequence[Field]
@@ -131,10 +128,8 @@ class Pictures:
     ) -> Tensor:
         """Return the windows of images, uint8 [B, C, h, w], in ``out`` if it is given.
 
-        Raises:
-            ConfigError: C400 for a window outside its image.
-            DataError: D106 for a file that is no image, D107 for images of several sizes, D122 for
-                colors where a sample had none.
+        ConfigError C400 for a window outside its image. DataError D106 for a file that is no image,
+        D107 for images of several sizes, D122 for colors where a sample had none.
         """
         opened, windows = self._windows(name, field, values, part)
         if out is None:
@@ -165,16 +160,12 @@ class Pictures:
         """
         if not self._in_lists:
             return self._stacked_clips(name, field, values, part, out)
-        clips: list[Tensor] = []
-        for n in range(len(part.indices)):
-            clip = self._stacked_clips(name, field, values[n : n + 1], part.between(n, n + 1), None)
-            clips.append(clip[0])
-        return clips
+        parts = [(values[n : n + 1], part.between(n, n + 1)) for n in range(len(part.indices))]
+        return [self._stacked_clips(name, field, *own, None)[0] for own in parts]
 
     def _stacked_clips(
         self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None
     ) -> Tensor:
-        """Cut the frames of clips as images of which all of a clip have the same draws."""
         length = self._transform.num_frames
         videos: list[Any] = []
         for index, value in zip(part.indices.tolist(), values, strict=True):
@@ -188,6 +179,7 @@ class Pictures:
         pairs = zip(videos, chosen, strict=True)
         frames = [video[number] for video, own in pairs for number in own]
         seconds = nothing_yet(len(frames))
+        # The frames of clips are cut as images of which all of a clip have the same draws.
         flat = part._replace(
             indices=part.indices.repeat_interleave(length),
             keys=part.keys.repeat_interleave(length),
@@ -204,10 +196,8 @@ class Pictures:
 
     def uneven_images(self, index: int, shape: Sequence[int], other: Sequence[int]) -> DataError:
         """Return the error for a record whose image has another size than others of its batch."""
-        fix = (
-            f"set {self._transform_key}=resize or val_batch_size=1 (batch_size=1), "
-            "or pack with one size"
-        )
+        fix = f"set {self._transform_key}=resize or val_batch_size=1 (batch_size=1)"
+        fix += ", or pack with one size"
         return uneven(self._store, index, "the image is", shape, other, fix)
 
     def _windows(self, name: str, field: Field, values: Any, part: Slice) -> tuple[Opened, Tensor]:
@@ -344,12 +334,7 @@ def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
 
 
 def uneven(
-    store: RecordStore,
-    index: int,
-    what: str,
-    shape: Sequence[int],
-    other: Sequence[int],
-    fix: str,
+    store: RecordStore, index: int, what: str, shape: Any, other: Any, fix: str
 ) -> DataError:
     """Return the error for a record whose size differs from that of another of its batch."""
     what = f"{what} {tuple(shape)}, another of its batch {tuple(other)}"

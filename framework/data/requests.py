@@ -81,12 +81,9 @@ class Usual:
     def slow(
         self, indices: Any, seconds: Sequence[float], size_bytes: Callable[[int], int]
     ) -> list[SlowRead]:
-        """Return the slow records of a slice.
+        """Return the slow ones of a slice's records, ``indices``, of which each took ``seconds``.
 
-        Args:
-            indices: The records: int64 [B].
-            seconds: What each took.
-            size_bytes: Returns the bytes of a record by its place in the slice.
+        ``size_bytes`` returns the bytes of a record by its place in the slice.
         """
         if not self._has_begun:  # the first record of a process loads libraries
             self._has_begun = True
@@ -106,20 +103,13 @@ class Usual:
 
 @final
 class Ledger:
-    """The slowest records of a source, in fixed memory. One thread adds, and any thread looks.
-
-    Attributes:
-        slow_batches: Numbers of the delivered batches with slow records, for ``Waits``.
-        num_records: Records that were delivered.
-        num_slow: How often a record was slow.
-        slow_s: The seconds of slow records, over all workers.
-    """
+    """The slowest records of a source, in fixed memory. One thread adds, and any thread looks."""
 
     def __init__(self) -> None:
-        self.slow_batches: set[int] = set()
-        self.num_records = 0
-        self.num_slow = 0
-        self.slow_s = 0.0
+        self.slow_batches: set[int] = set()  # those that were delivered, by number, for ``Waits``
+        self.num_records = 0  # that were delivered
+        self.num_slow = 0  # how often a record was slow
+        self.slow_s = 0.0  # seconds of slow records, over all workers
         self._number = 0  # of the next batch
         self._is_slow = False  # whether the next batch holds slow records
         self._kept: dict[int, tuple[int, float, int]] = {}  # reads, seconds, bytes
@@ -155,9 +145,7 @@ class Ledger:
     def report(self, read_s: float, name: Callable[[int], str]) -> SlowRecords | None:
         """Return what is known, or None if no record was slow.
 
-        Args:
-            read_s: The seconds of all records, over all workers.
-            name: Returns the name of a record.
+        ``read_s`` are the seconds of all records, over all workers. ``name`` names a record.
         """
         if not self.num_slow:
             return None

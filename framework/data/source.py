@@ -11,7 +11,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch, size_bytes
 from framework.contracts.data import Content, MicroBatch, MicroBatches, Source, SourceContext, keyed
-from framework.contracts.records import KnowsPlaces, Manifest, Records, RecordStore, notes_of
+from framework.contracts.records import Manifest, Records, RecordStore, notes_of
 from framework.contracts.waits import SlowRecords
 from framework.data.classes import LabelMap
 from framework.data.fields import Padding, cut_fields, with_nested
@@ -37,15 +37,13 @@ class Counter(Protocol):
     """Counts what batches hold. One thread adds, any thread takes."""
 
     def add(self, batch: Batch) -> None: ...
-
     def take(self) -> Content: ...
 
 
 class WorkerSource(Source, Generic[R]):
     """What the sources whose batches are read by workers share.
 
-    ``kind`` is that of the workers if the context does not choose one. ``counters`` count what
-    batches hold.
+    ``kind`` is that of the workers if the context does not choose one.
     """
 
     reads_on = True  # records are the same whenever they are read
@@ -92,13 +90,12 @@ class WorkerSource(Source, Generic[R]):
         training = self.context.training
         verify = self.context.verifies(self._is_verified)
         # The pass that is verified has ended when a next epoch begins.
+        verifies = {epoch: verify}
         verify_on = self.context.verifies(True)
         steps_left = self.order.num_steps - start
         shares, ahead = tee(self.order.shares_on(epoch, start, steps))
         requests = (
-            Request(
-                number, own.indices, training, verify if number == epoch else verify_on, own.keys
-            )
+            Request(number, own.indices, training, verifies.get(number, verify_on), own.keys)
             for number, own in ahead
         )
         ledger = self.workers.ledger
@@ -186,10 +183,10 @@ class WorkerSource(Source, Generic[R]):
 
 @final
 class StoreSource(WorkerSource[BatchReader]):
-    """A Source over a store, read by workers.
+    """A Source over a store, read by workers. ``close`` closes the store.
 
     Args:
-        store: The records. ``close`` closes the store.
+        store: The records.
         context: The order, the transform, the workers and the other settings.
         on_close: Called by the first ``close``.
         counter: Counts what batches hold besides padding, or None.
@@ -243,15 +240,19 @@ def packed_source(
 
     ``stage`` is where to keep the data: ``none`` (on disk), ``cold``, ``ram`` or ``device``.
     """
+
+    def opened(place: str) -> RecordStore:
+        return ShardedStore(place, open_file) if os.path.isdir(place) else open_file(place)
+
     if stage not in STAGES:
         fix = f"choose one of {', '.join(STAGES)}"
         raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
     if stage == "ram":
-        return _in_ram(path, open_file, context)
+        return _in_ram(path, opened, context)
     remove_leftovers()
     if stage == "cold":
         drop_cached(files_of(path))
-    store = _opened(path, open_file)
+    store = opened(path)
     if stage == "device":
         transform = context.transform
         if context.num_workers:
@@ -266,23 +267,21 @@ def packed_source(
     return StoreSource(store, context)
 
 
-def _in_ram(
-    path: str, open_file: Callable[[str], RecordStore], context: SourceContext
-) -> StoreSource:
+def _in_ram(path: str, opened: Callable[[str], RecordStore], context: SourceContext) -> StoreSource:
     with ExitStack() as stack:
         staged = Staged(path)
         stack.callback(staged.close)
-        store = _opened(staged.path, open_file)
+        store = opened(staged.path)
         locked: LockedRecords | None = None
         notes: tuple[str, ...] = ()
-        for_gpu: KnowsPlaces | None = None  # if a GPU can copy records as they are stored
         is_read_here = not context.num_workers and context.verify != "always"
         if context.device.type == "cuda" and is_read_here:
+            # Whether a GPU can copy records as they are stored.
             for_gpu = None if cut_fields(store.manifest, context.transform) else lockable(store)
-        if for_gpu is not None:
             try:
-                locked = LockedRecords(for_gpu, context.device)
-                stack.callback(locked.close)
+                if for_gpu is not None:
+                    locked = LockedRecords(for_gpu, context.device)
+                    stack.callback(locked.close)
             except (CopyEngineError, OSError) as error:
                 why = f"the GPU cannot copy records by itself ({words_of(error)})"
                 notes = (f"data.stage=ram: {why}; the cores gather them",)
@@ -292,19 +291,13 @@ def _in_ram(
     return source
 
 
-def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:
-    return ShardedStore(path, open_file) if os.path.isdir(path) else open_file(path)
-
-
 def make_order(
     num_records: int, source: str, context: SourceContext, facts: RecordFacts | None = None
 ) -> Order:
-    """Return the order of a data set's records.
+    """Return the order of a data set's records. DataError D109 if there are none.
 
-    Raises:
-        ConfigError: C200 if the order asks for facts that are not known, C204 or C205 for a
-            selection that cannot be made.
-        DataError: D109 if there are no records.
+    ConfigError C200 if the order asks for facts that are not known, C204 or C205 for a selection
+    that cannot be made.
     """
     order = context.order(num_records)
     if order.num_records == 0:
