@@ -1,9 +1,9 @@
 """Items of a user's Dataset: their fields by name, the batch of several, and a reader of batches.
 
 A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
-whole process. The reader seeds them before each item by (seed, epoch, record), so that neither workers
-nor ranks nor resuming change what an item is. So it reads in a process of its own, or in the thread
-of the step: two threads would share the generators.
+whole process. The reader seeds them before each item by (seed, epoch, record), so that neither
+workers nor ranks nor resuming change what an item is. So it reads in a process of its own, or in
+the thread of the step: two threads would share the generators.
 """
 
 import sys

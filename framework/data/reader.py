@@ -281,7 +281,7 @@ class BatchReader:
     def _images(
         self, records: Records, request: Request, part: Slice, outs: dict[str, Tensor]
     ) -> Batch:
-        """Return images, or a function's results: [B, C, h, w], or a list of B (``collate=list``)."""
+        """Return images, or what a function makes of them: [B, C, h, w], or a list of B."""
         part.watch.mark("transform")
         pictures, function = self.pictures, self.function
         if function is None:

@@ -31,22 +31,16 @@ def _spread_at(places: Tensor, num_records: int, count: int) -> Tensor:
 
 
 class Share(NamedTuple):
-    """The records of one forward pass on one rank.
+    """The records of one forward pass on one rank."""
 
-    Attributes:
-        indices: The records: int64 [B].
-        weight: The factor on the mean loss of ``indices``. Gradients are summed over the passes of
-            a step and averaged over (virtual) ranks. With this factor, the result is the gradient
-            of the mean loss over the global batch. 0 marks a filler without influence on it.
-        last: Whether this is the last pass before the optimizer steps.
-        keys: What random changes depend on in place of ``indices``, if records may come several
-            times in an epoch: int64 [B]. Each time has a key of its own, and one of them is the
-            record's number. None: records come once.
-    """
-
-    indices: Tensor
+    indices: Tensor  # int64 [B]
+    # The factor on the mean loss of ``indices``. Gradients are summed over the passes of a step and
+    # averaged over (virtual) ranks, and so become those of the mean loss over the global batch. 0
+    # marks a filler without influence on it.
     weight: float
-    last: bool
+    last: bool  # whether this is the last pass before the optimizer steps
+    # What random changes depend on in place of ``indices``, if records may come several times in an
+    # epoch: int64 [B]. Each time has a key of its own, and one of them is the record's number.
     keys: Tensor | None = None
 
 
@@ -75,7 +69,7 @@ class RecordFacts(Protocol):
         ...
 
     def lengths(self, name: str | None) -> Tensor:
-        """Return the rows of each record's ragged field, None: the only one: int64 [num_records]."""
+        """Return the rows of each record in a ragged field; None: the only one. int64 [n]."""
         ...
 
     def values(self, name: str) -> np.ndarray:
@@ -120,55 +114,36 @@ class Order:
 
     If P is the order of an epoch, global batch b is ``P[b*batch_size:(b+1)*batch_size]``. A global
     batch is cut into forward passes, and each pass into one share per rank.
-
-    Attributes:
-        num_records: Records of the data set.
-        batch_size: Records per optimizer step, over all ranks and accumulation.
-        seed: The seed of the permutations.
-        shuffle: Whether each epoch has its own random order.
-        accumulate: Forward passes per optimizer step.
-        rank: The rank of this process.
-        world_size: The number of ranks.
-        limit: The number of evenly spaced records to use, or None for all.
-        selected: The only records that may be used, ascending: int64 [n]; None: all.
-        block: Records per block of ``block_permutation``, or None to shuffle single records.
-        window: Neighboring blocks whose records are shuffled together.
-        last: What to do with an incomplete last batch: keep it (``short``), leave it out
-            (``drop``), or fill it with the first records of the epoch (``wrap``).
-        virtual_ranks: Cut each batch into this many shares, on any number of ranks. None: cut it
-            into one share per rank and pass.
-        cuts: Cuts batches of several sizes, instead of ``batch_size`` records each; or None. It
-            then also decides what ``last`` means, and the number of batches.
-        sampling: Draws records more or less than once per epoch, or None.
     """
 
-    num_records: int
-    batch_size: int
-    seed: int = 0
-    shuffle: bool = False
-    accumulate: int = 1
+    num_records: int  # of the data set
+    batch_size: int  # records per optimizer step, over all ranks and accumulation
+    seed: int = 0  # of the permutations
+    shuffle: bool = False  # whether each epoch has its own random order
+    accumulate: int = 1  # forward passes per optimizer step
     rank: int = 0
     world_size: int = 1
-    limit: int | None = None
-    block: int | None = None
-    window: int = 1
+    limit: int | None = None  # the number of evenly spaced records to use; None: all
+    block: int | None = None  # neighbors that are shuffled as one; None: single records
+    window: int = 1  # blocks whose records are shuffled together afterwards
+    # What to do with an incomplete last batch: keep it (``short``), leave it out (``drop``), or fill
+    # it with the first records of the epoch (``wrap``).
     last: str = "short"
+    # Cut each batch into this many shares, on any number of ranks. None: one per rank and pass.
     virtual_ranks: int | None = None
+    # Cuts batches of several sizes, decides what ``last`` means, and the number of batches.
     cuts: Cuts | None = None
-    sampling: Sampling | None = None
-    selected: Tensor | None = None
+    sampling: Sampling | None = None  # draws records more or less than once per epoch
+    selected: Tensor | None = None  # the only records that may be used, ascending: int64 [n]
 
     @property
     def num_selected(self) -> int:
-        """The number of records that may be used."""
         return self.num_records if self.selected is None else len(self.selected)
 
     @property
     def num_used(self) -> int:
         """The number of records in use: all that are selected, or ``limit``."""
-        if self.limit is None:
-            return self.num_selected
-        return min(self.limit, self.num_selected)
+        return self.num_selected if self.limit is None else min(self.limit, self.num_selected)
 
     @property
     def num_places(self) -> int:
@@ -184,7 +159,6 @@ class Order:
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps per epoch."""
         if self.cuts is not None:
             return self.cuts.num_steps
         if self.last == "drop":
@@ -193,7 +167,6 @@ class Order:
 
     @property
     def smallest_batches(self) -> SmallestBatches:
-        """The fewest records of an epoch's batches."""
         if self.cuts is not None:
             return self.cuts.smallest_batches
         size = self.batch_size

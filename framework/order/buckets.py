@@ -57,21 +57,13 @@ class BucketOrder:
 @final
 @dataclass(frozen=True)
 class Buckets:
-    """The buckets of a data set.
+    """The buckets of a data set."""
 
-    Attributes:
-        records: Places among the records in use, the longest first: int64 [num_used].
-        starts: Where each bucket begins in ``records``, and the end: int64 [num_buckets + 1].
-        sizes: Records per batch of each bucket: int64 [num_buckets].
-        first: The number of each bucket's first batch, and of all: int64 [num_buckets + 1].
-        last: What becomes of the short batch of the last bucket, as in ``Order``.
-    """
-
-    records: Tensor
-    starts: Tensor
-    sizes: Tensor
-    first: Tensor
-    last: str
+    records: Tensor  # places among the records in use, the longest first: int64 [num_used]
+    starts: Tensor  # where each bucket begins in ``records``, and the end: int64 [num_buckets + 1]
+    sizes: Tensor  # records per batch of each bucket: int64 [num_buckets]
+    first: Tensor  # the number of each bucket's first batch, and of all: int64 [num_buckets + 1]
+    last: str  # what becomes of the short batch of the last bucket, as in ``Order``
 
     @property
     def num_short(self) -> int:
@@ -82,17 +74,15 @@ class Buckets:
 
     @property
     def num_steps(self) -> int:
-        is_dropped = self.num_short > 0 and self.last == "drop"
-        return int(self.first[-1]) - is_dropped
+        return int(self.first[-1]) - (self.num_short > 0 and self.last == "drop")
 
     @property
     def num_in_batches(self) -> int:
         short = self.num_short
-        if short and self.last == "drop":
-            return len(self.records) - short
-        if short and self.last == "wrap":
-            return len(self.records) - short + int(self.sizes[-1])
-        return len(self.records)
+        if not short or self.last == "short":
+            return len(self.records)
+        more = int(self.sizes[-1]) if self.last == "wrap" else 0
+        return len(self.records) - short + more
 
     @property
     def smallest_batches(self) -> SmallestBatches:

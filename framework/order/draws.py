@@ -68,20 +68,15 @@ MOST_DRAWS = 31  # per record; the kernel keeps the alternating ones in the bits
 
 @dataclass(frozen=True)
 class DeviceDraws:
-    """The random numbers of an augment: float32 [B, num_draws] in [0, 1) for each batch.
+    """The random numbers of an augment: float32 [B, num_draws] in [0, 1) for each batch."""
 
-    Attributes:
-        seed: The run's seed.
-        num_draws: Numbers per record.
-        alternating: Columns that hold epoch 0's numbers d in even epochs, and 1 - 2**-24 - d in odd
-            ones. These are all numbers that a draw can be, in reverse order.
-        first_key: Epoch 0's key, for ``alternating``.
-    """
-
-    seed: int
-    num_draws: int
+    seed: int  # of the run
+    num_draws: int  # per record
+    # Columns that hold epoch 0's numbers d in even epochs, and 1 - 2**-24 - d in odd ones. These are
+    # all numbers that a draw can be, in reverse order.
     alternating: tuple[int, ...] = ()
-    first_key: int = field(init=False)  # torch's compiler warns where it meets a cached function
+    # Epoch 0's key, for ``alternating``: torch's compiler warns where it meets a cached function.
+    first_key: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "first_key", key_of(self.seed, 0, ON_DEVICE))

@@ -27,19 +27,12 @@ _BITS = 53  # of a double's mantissa
 @final
 @dataclass(frozen=True)
 class Sampling:
-    """The intervals of the groups of records with equal weights.
+    """The intervals of the groups of records with equal weights."""
 
-    Attributes:
-        num_places: Slots of an epoch.
-        ends: Where the interval of each group ends, in slots: float64 [num_groups].
-        members: Places among the records in use, group by group: int64 [num_used].
-        starts: Where each group begins in ``members``, and the end: int64 [num_groups + 1].
-    """
-
-    num_places: int
-    ends: Tensor
-    members: Tensor
-    starts: Tensor
+    num_places: int  # slots of an epoch
+    ends: Tensor  # where the interval of each group ends, in slots: float64 [num_groups]
+    members: Tensor  # places among the records in use, group by group: int64 [num_used]
+    starts: Tensor  # where each group begins in ``members``, and the end: int64 [num_groups + 1]
 
     @property
     def identity(self) -> dict[str, int]:
@@ -75,9 +68,9 @@ def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Samplin
 
     Args:
         groups: The number of each used record's group, from 0: int64 [num_used].
-        weights: The weight of a record of each group, 0 or more, not all 0: float64 [num_groups].
-        num_places: Places of an epoch; None: the sum of the records' weights, rounded down. A
-            weight is then the expected number of times.
+        weights: Of a record of each group, 0 or more, not all 0: float64 [num_groups].
+        num_places: Of an epoch; None: the sum of all weights, rounded down. A weight is then the
+            expected number of times.
     """
     if num_places is not None:  # shares: no sum of them may overflow, or round to nothing
         weights = weights / weights.max()
