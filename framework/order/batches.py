@@ -126,8 +126,8 @@ class Order:
     limit: int | None = None  # the number of evenly spaced records to use; None: all
     block: int | None = None  # neighbors that are shuffled as one; None: single records
     window: int = 1  # blocks whose records are shuffled together afterwards
-    # What to do with an incomplete last batch: keep it (``short``), leave it out (``drop``), or fill
-    # it with the first records of the epoch (``wrap``).
+    # What to do with an incomplete last batch: keep it (``short``), leave it out (``drop``), or
+    # fill it with the first records of the epoch (``wrap``).
     last: str = "short"
     # Cut each batch into this many shares, on any number of ranks. None: one per rank and pass.
     virtual_ranks: int | None = None

@@ -72,8 +72,8 @@ class DeviceDraws:
 
     seed: int  # of the run
     num_draws: int  # per record
-    # Columns that hold epoch 0's numbers d in even epochs, and 1 - 2**-24 - d in odd ones. These are
-    # all numbers that a draw can be, in reverse order.
+    # Columns that hold epoch 0's numbers d in even epochs, and 1 - 2**-24 - d in odd ones. These
+    # are all numbers that a draw can be, in reverse order.
     alternating: tuple[int, ...] = ()
     # Epoch 0's key, for ``alternating``: torch's compiler warns where it meets a cached function.
     first_key: int = field(init=False)
