@@ -1,9 +1,7 @@
 """HDF5 stores: raw fields are read through a memory map, and image bytes through offsets.
 
 Raw fields are contiguous by default. In a chunked dataset, even the read of a single record decodes
-a whole chunk.
-
-The file holds:
+a whole chunk. The file holds:
 
 - ``records``: a dataset per raw field; a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1])
   per image field; the same per ragged field, whose ``data`` are rows;
@@ -17,7 +15,7 @@ import math
 import os
 import tempfile
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
@@ -67,8 +65,8 @@ class HDF5Store(FileStore["OpenHDF5"]):
                 gather.ask(indices)
         records: Records = {}
         for name, gather in opened.gathers.items():
-            is_viewed = name in views and name in opened.views
-            records[name] = opened.views[name](indices) if is_viewed else gather(indices)
+            is_viewed = name in views and name in opened.rows
+            records[name] = opened.views(name, indices) if is_viewed else gather(indices)
         return records
 
     def column(self, name: str) -> Any:
@@ -89,10 +87,8 @@ class HDF5Store(FileStore["OpenHDF5"]):
     @property
     def chunk_records(self) -> int | None:
         """Records per chunk of the first chunked field, or None."""
-        for gather in self._open().gathers.values():
-            if isinstance(gather, _ChunkGather):
-                return gather.chunk_records
-        return None
+        gathers = self._open().gathers.values()
+        return next((own.chunk_records for own in gathers if isinstance(own, _ChunkGather)), None)
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         crcs = content_crcs(records, self.manifest.fields)
@@ -146,7 +142,7 @@ class HDF5Writer(FileWriter):
         group = self._file.create_group("records")
         self._raw: dict[str, Any] = {}
         self._spools: dict[str, _Spool] = {"keys": _Spool(self.path.parent)}
-        self._crcs = _Spool(self.path.parent, "uint32")
+        self._crcs: Any = self._file.create_dataset("crc32", (num_records,), "uint32")
         for name, field in fields.items():
             if field.encoding != "raw":
                 rows = ("uint8", ())
@@ -165,23 +161,22 @@ class HDF5Writer(FileWriter):
             )
 
     def _append(self, records: Records, keys: list[bytes] | None, crcs: np.ndarray) -> None:
-        start = self._num_written
+        here = slice(self._num_written, self._num_written + len(crcs))
         for name, values in records.items():
             if name in self._raw:
-                self._raw[name][start : start + len(crcs)] = values
+                self._raw[name][here] = values
             else:
                 self._spools[f"records/{name}"].write(values)
         if keys is not None:
             self._spools["keys"].write(keys)
-        self._crcs.write([crcs])
+        self._crcs[here] = crcs
         self._target.check()
 
     def _finish(self, manifest: str) -> None:
         if self._first_key is not None:
             self._spools.pop("keys").close()
         for name, spool in self._spools.items():
-            spool.move_into(self._file.create_group(name), "data", "offsets")
-        self._crcs.move_into(self._file, "crc32")
+            spool.move_into(self._file.create_group(name))
         # A short text is stored in the object header, with a fixed length. HDF5 does not check the
         # length of a text outside of the header: a damaged one makes it allocate up to 4 GiB.
         is_short = len(manifest) < MAX_HEADER_MANIFEST_BYTES
@@ -194,7 +189,7 @@ class HDF5Writer(FileWriter):
         self._target.ignores_writes = True
         self._file.close()
         self._target.close()
-        for spool in (*self._spools.values(), self._crcs):
+        for spool in self._spools.values():
             spool.close()
 
 
@@ -202,18 +197,15 @@ class HDF5Writer(FileWriter):
 class OpenHDF5:
     """The mapped parts of a store's file.
 
-    Each field has a gather: a function from indices to the values of these records. The file stays
-    open only if a field is chunked.
-
-    Raises:
-        DataError: D102, D103, D104 without a readable manifest; D105 if it does not match the file.
+    Each field has a gather: a function from indices to the values of these records. DataError D102,
+    D103, D104 without a readable manifest, D105 if it does not match the file.
     """
 
     def __init__(self, path: str, file: h5py.File) -> None:
         self.path = path
         self.file: h5py.File | None = None  # open if a field is chunked, since h5py reads that one
         self.gathers: dict[str, Any] = {}
-        self.views: dict[str, Callable[[Tensor], Placed]] = {}  # of contiguous raw fields
+        self.rows: dict[str, np.ndarray] = {}  # the maps of contiguous raw fields
         self.begins: dict[str, int] = {}  # the first byte of each of them in the file
         self.manifest = from_json(path, _manifest_text(path, file))
         num_records = self.manifest.num_records
@@ -223,15 +215,27 @@ class OpenHDF5:
             if self.crcs.shape != (num_records,) or self.crcs.dtype != np.uint32:
                 raise ValueError(f"{self.crcs.shape} checksums for {num_records} records")
             part = "keys"
-            self._keys = None
-            if part in file:
-                self._keys = _Spans(path, file, part, KEY, num_records)
+            self._keys = _Spans(path, file, part, KEY, num_records) if part in file else None
             for name, field in self.manifest.fields.items():
                 part = f"records/{name}"
-                if field.encoding == "raw":
-                    self.gathers[name] = self._raw(file, name, field)
-                else:
+                if field.encoding != "raw":
                     self.gathers[name] = _Spans(path, file, part, field, num_records)
+                    continue
+                dataset = own_dataset(file, part)
+                shape = (num_records, *field.shape)
+                if dataset.shape != shape or dataset.dtype != np.dtype(field.dtype):
+                    raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
+                if dataset.chunks is None:
+                    rows = _memory_map(path, file, part)
+                    self.rows[name], self.gathers[name] = rows.numpy(), row_gather(rows)
+                    self.begins[name] = dataset.id.get_offset() or 0  # None if it is empty
+                    continue
+                if dataset.nbytes > MAX_COMPRESSION_RATIO * os.path.getsize(path):
+                    raise ValueError(
+                        f"declares {dataset.nbytes} bytes, more than the file can hold"
+                    )
+                self.file = file
+                self.gathers[name] = _ChunkGather(path, dataset)
         except H5PY_ERRORS as error:
             what = f"{part} does not match the manifest ({words_of(error, 200)})"
             raise DataError(105, path, what, "pack it again") from error
@@ -240,20 +244,14 @@ class OpenHDF5:
         """Return the name of each record. All are empty if the file has none."""
         return self._keys(indices) if self._keys is not None else [b""] * len(indices)
 
-    def _raw(self, file: h5py.File, name: str, field: Field) -> Any:
-        dataset = own_dataset(file, f"records/{name}")
-        shape = (self.manifest.num_records, *field.shape)
-        if dataset.shape != shape or dataset.dtype != np.dtype(field.dtype):
-            raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
-        if dataset.chunks is None:
-            rows = _memory_map(self.path, file, f"records/{name}")
-            self.views[name] = _row_views(rows.numpy())
-            self.begins[name] = dataset.id.get_offset() or 0  # None if there is nothing in it
-            return row_gather(rows)
-        if dataset.nbytes > MAX_COMPRESSION_RATIO * os.path.getsize(self.path):
-            raise ValueError(f"declares {dataset.nbytes} bytes, more than the file can hold")
-        self.file = file
-        return _ChunkGather(self.path, dataset)
+    def views(self, name: str, indices: Tensor) -> Placed:
+        """Return views of rows of a mapped field. IndexError if one does not exist."""
+        array = self.rows[name]
+        check_range(indices, len(array))
+        size = array.strides[0]
+        lengths = np.full(len(indices), size)
+        starts = indices.numpy() * size
+        return Placed(array.ctypes.data, starts, lengths, lambda start, _: array[start // size])
 
 
 def _manifest_text(path: str, file: h5py.File) -> str:
@@ -268,20 +266,6 @@ def _manifest_text(path: str, file: h5py.File) -> str:
     except H5PY_ERRORS as error:
         raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
     raise DataError(103, path, "is an HDF5 file, but not a Paceline store", hdf5_advice(path))
-
-
-def _row_views(array: np.ndarray) -> Callable[[Tensor], Placed]:
-    """Return a function that views rows of a mapped array. IndexError if one does not exist."""
-    address, size = array.ctypes.data, array.strides[0]
-
-    def views(indices: Tensor) -> Placed:
-        check_range(indices, len(array))
-        lengths = np.empty(len(indices), np.int64)
-        lengths.fill(size)
-        starts = indices.numpy() * size
-        return Placed(address, starts, lengths, lambda start, _: array[start // size])
-
-    return views
 
 
 @final
@@ -396,7 +380,7 @@ class _ErrorHidingFile(io.FileIO):
             raise self._failed
 
     def write(self, data: Any) -> int:
-        """Write all of ``data``, or hide the error. Return its size in either case."""
+        """Return the size of ``data`` even if it cannot be written."""
         left = memoryview(data).cast("B")
         total = len(left)
         try:
@@ -431,15 +415,14 @@ class _Spool:
         self._file.writelines(values)
         self._lengths.extend(map(len, values))
 
-    def move_into(self, group: Any, name: str, offsets: str = "") -> None:
-        """Write all rows to a new dataset, and remove the file.
+    def move_into(self, group: Any) -> None:
+        """Write all rows to ``data`` of an HDF5 group, and remove the file.
 
-        A dataset ``offsets`` says where each value begins, and the last one's end: int64.
+        ``offsets`` says where each value begins, and the last one's end: int64.
         """
-        data = group.create_dataset(name, (sum(self._lengths), *self._row_shape), self._dtype)
-        if offsets:
-            ends = np.cumsum(self._lengths, dtype=np.int64)
-            group.create_dataset(offsets, data=np.concatenate([[0], ends]))
+        data = group.create_dataset("data", (sum(self._lengths), *self._row_shape), self._dtype)
+        ends = np.cumsum(self._lengths, dtype=np.int64)
+        group.create_dataset("offsets", data=np.concatenate([[0], ends]))
         row_bytes = math.prod(self._row_shape) * self._dtype.itemsize
         rows_at_once = max(1, MOVED_BYTES // row_bytes)
         self._file.seek(0)
