@@ -1,7 +1,6 @@
 """Copies pieces of memory from anywhere side by side: the inner loop of reading.
 
-Pieces of one size come from a ``Gather``, rows of ragged arrays from ``gather_rows``. If a mapped
-file is not in memory, ``ask_pages`` asks the system for the pages of a batch at once.
+If a mapped file is not in memory, ``ask_pages`` asks the system for the pages of a batch at once.
 """
 
 import math
@@ -36,8 +35,7 @@ def map_of(array: np.ndarray) -> Map:
 def should_ask() -> bool:
     """Return whether this thread's reading waits for a disk, as far as it knows.
 
-    ``native/ask_pages.c`` says how it knows. To be called once before each batch. Takes less than a
-    microsecond. False without the compiled functions.
+    To be called once before each batch. ``native/ask_pages.c`` says how it knows. False without it.
     """
     decide = find("paceline_should_ask")
     return decide is not None and decide() == 1
@@ -46,15 +44,9 @@ def should_ask() -> bool:
 def ask_pages(source: Map, starts: Tensor, sizes: Tensor | int, stride: int = 1) -> int:
     """Let the disk read pieces of a mapped file at the same time, before they are used.
 
-    Args:
-        source: The map.
-        starts: Where the pieces begin, in units of ``stride``: int64 [B]. Those outside of the map
-            are left out.
-        sizes: The bytes of each piece: int64 [B], or one number for all.
-        stride: The unit of ``starts``, in bytes.
-
-    Returns:
-        The bytes that were asked for, at most 64 MB and a piece. 0 without the compiled functions.
+    Pieces begin at multiples of ``stride`` bytes (int64 [B]) and have so many bytes (int64 [B], or
+    one number for all). Those outside of the map are left out. Return the bytes that were asked
+    for, at most 64 MB and a piece. 0 without the compiled functions.
     """
     ask = find("paceline_ask_pages")
     if ask is None:
@@ -71,8 +63,7 @@ def ask_pages(source: Map, starts: Tensor, sizes: Tensor | int, stride: int = 1)
 class Gather:
     """Copies pieces of a source: the piece at ``place`` begins at byte ``stride * place``.
 
-    ``native/gather.c`` copies them if it was compiled, else torch does. The source is uint8 [size],
-    on the host. ``shape`` and ``dtype`` are those of a piece.
+    The source is uint8 [size], on the host. ``shape`` and ``dtype`` are those of a piece.
     """
 
     def __init__(
@@ -85,12 +76,14 @@ class Gather:
 
     def __call__(self, places: Tensor) -> Tensor:
         """Return [B, *shape] for int64 [B]. IndexError if a piece is not inside the source."""
-        count = len(places)
-        num_bytes = self.num_bytes
+        count, num_bytes = len(places), self.num_bytes
         if self._compiled is None:
             self._check(places)
-            flat = _by_torch(self.source, places * self.stride, num_bytes)
-            return flat.view(self.dtype).view(count, *self.shape)
+            out = empty((count, *self.shape), self.dtype)
+            sizes = torch.full((count,), num_bytes)
+            targets = torch.arange(count) * num_bytes
+            _copy(self.source, places * self.stride, sizes, targets, _flat(out))
+            return out
         if not places.is_contiguous():
             places = places.contiguous()
         out = empty((count, *self.shape), self.dtype)
@@ -131,32 +124,11 @@ def gather_at(addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> 
     return out
 
 
-def _by_torch(source: Tensor, offsets: Tensor, num_bytes: int) -> Tensor:
-    """Return uint8 [B, num_bytes]. All pieces are inside the source.
-
-    They are rows of a view whose rows overlap. A row begins at every word of 8 bytes if all offsets
-    are multiples of 8, else at every byte.
-    """
-    if not (num_bytes and len(offsets)):
-        return torch.empty((len(offsets), num_bytes), dtype=torch.uint8)
-    is_wide = num_bytes % 8 == 0 and source.data_ptr() % 8 == 0 and not (offsets & 7).any()
-    step = 8 if is_wide else 1
-    flat = source[: len(source) // step * step].view(torch.int64) if is_wide else source
-    width = num_bytes // step
-    rows = flat.as_strided((len(flat) - width + 1, width), (1, 1))
-    return rows.index_select(0, offsets // step).view(torch.uint8).view(len(offsets), num_bytes)
-
-
 def gather_rows(source: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:
-    """Return pieces of ``source`` one after another: uint8 [sum of sizes].
+    """Return pieces of ``source`` (uint8 [n], on the host) one after another.
 
-    Args:
-        source: Bytes on the host, uint8 [n].
-        starts: The first byte of each piece: int64 [B].
-        sizes: The bytes of each piece: int64 [B].
-
-    Raises:
-        IndexError: A piece is not inside the source.
+    ``starts`` and ``sizes`` are their first bytes and their lengths: int64 [B]. IndexError if a
+    piece is not inside the source.
     """
     ends = sizes.cumsum(0)
     total = int(ends[-1]) if len(ends) else 0
