@@ -5,12 +5,10 @@ set. Every value in it has the same weight.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from functools import partial
-from typing import Any, NamedTuple, final
+from contextlib import suppress
+from typing import Any, final
 
 import cv2
 import numpy as np
@@ -28,6 +26,8 @@ NUM_RECORDS = 1000
 WHITE = {"uint8": 255, "uint16": 65535}  # normalizing divides by it; that of floats is 1
 READ_RECORDS = 16  # at once, so that large images do not fill the memory
 DIGITS = 6  # significant digits that do not depend on the layout or order of the values
+# Of stores that this process measured, by digest and fields: `diagnose` opens them again and again.
+MEASURED: dict[tuple[str, str], dict[str, ChannelStatistics]] = {}
 
 
 def num_channels(field: Field) -> int | None:
@@ -42,7 +42,7 @@ def num_channels(field: Field) -> int | None:
         return field.shape[3]
     if field.channels is not None:
         return field.channels
-    measurable = np.dtype(field.dtype).kind == "f" or field.dtype in ("uint8", "uint16")
+    measurable = np.dtype(field.dtype).kind == "f" or field.dtype in WHITE
     if field.encoding != "raw" or len(field.shape) != 3 or not measurable:
         return None
     return field.shape[0]
@@ -53,22 +53,16 @@ def sample_indices(num_records: int) -> Tensor:
     return spread(num_records, min(NUM_RECORDS, num_records))
 
 
-class _Share(NamedTuple):
-    """What one record adds to a channel."""
-
-    num_values: int
-    mean: float
-    squares: float  # the sum of the squared distances from the mean
-
-
 @final
 class StatisticsSampler:
     """Collects the statistics of a data set of ``num_records`` that pass by in order."""
 
     def __init__(self, fields: Mapping[str, Field], num_records: int) -> None:
-        self._fields = {name: field for name, field in fields.items() if num_channels(field)}
+        self.fields = {name: field for name, field in fields.items() if num_channels(field)}
         self._wanted = sample_indices(num_records)
-        self._shares: dict[str, list[list[_Share]]] = {name: [] for name in self._fields}
+        # For each record, the values, their mean, and the sum of their squared distances from it:
+        # float64 [channels, 3].
+        self.shares: dict[str, list[np.ndarray]] = {name: [] for name in self.fields}
         self._position = 0
 
     def pass_by(self, records: Records, count: int) -> None:
@@ -78,76 +72,42 @@ class StatisticsSampler:
         edges = torch.tensor([start, self._position])
         first, past = torch.searchsorted(self._wanted, edges).tolist()
         for row in (self._wanted[first:past] - start).tolist():
-            self.add({name: records[name][row] for name in self._fields})
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Measure a record of decoded values or image bytes. An unreadable image is left out."""
-        self._keep(self._measured(record))
-
-    def add_in_threads(self, parts: Iterable[Callable[[], Records]]) -> None:
-        """Read and measure parts of the sample, in order, with a thread for each core."""
-
-        def measured(read: Callable[[], Records]) -> list[dict[str, list[_Share]]]:
-            records = read()
-            count = max((len(records[name]) for name in self._fields), default=0)
-            rows = ({name: records[name][row] for name in self._fields} for row in range(count))
-            return list(map(self._measured, rows))
-
-        with ThreadPoolExecutor(num_cores(), "paceline-statistics") as pool:
-            try:
-                for part in pool.map(measured, parts):
-                    for shares in part:
-                        self._keep(shares)
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    def _measured(self, record: Mapping[str, Any]) -> dict[str, list[_Share]]:
-        measured: dict[str, list[_Share]] = {}
-        for name, field in self._fields.items():
-            with suppress(BadImage, BadFrames):
-                measured[name] = _shares(record[name], field)
-        return measured
-
-    def _keep(self, measured: Mapping[str, list[_Share]]) -> None:
-        for name, shares in measured.items():
-            self._shares[name].append(shares)
+            for name, field in self.fields.items():
+                with suppress(BadImage, BadFrames):  # it is left out
+                    self.shares[name].append(_share(records[name][row], field))
 
     def result(self) -> dict[str, ChannelStatistics]:
         """Return the statistics by field, without fields that could not be measured."""
-        combined = {
-            name: _combined(shares, self._fields[name]) for name, shares in self._shares.items()
-        }
-        return {name: block for name, block in combined.items() if block is not None}
-
-
-_remembered: ContextVar[dict[tuple[str, int], dict[str, ChannelStatistics]] | None] = ContextVar(
-    "remembered", default=None
-)
-
-
-@contextmanager
-def remembered_statistics() -> Generator[None]:
-    """Measure a store only once inside the block, which opens it again and again."""
-    token = _remembered.set({})
-    try:
-        yield
-    finally:
-        _remembered.reset(token)
+        statistics: dict[str, ChannelStatistics] = {}
+        for name, shares in self.shares.items():
+            combined = _combined(np.array(shares), WHITE.get(self.fields[name].dtype, 1))
+            if combined is not None:
+                statistics[name] = combined
+        return statistics
 
 
 def statistics_of(store: RecordStore) -> dict[str, ChannelStatistics]:
     """Read and measure a sample of ``store``: the result is that of packing."""
-    known, manifest = _remembered.get(), store.manifest
-    key = manifest.source, manifest.num_records
-    if known is not None and manifest.source and key in known:
-        return known[key]
+    manifest = store.manifest
+    key = manifest.digest, repr(manifest.fields)
+    if manifest.digest and key in MEASURED:
+        return MEASURED[key]
     sampler = StatisticsSampler(manifest.fields, manifest.num_records)
-    if any(num_channels(field) for field in manifest.fields.values()):
+
+    def measured(indices: Tensor) -> StatisticsSampler:
+        part = StatisticsSampler(sampler.fields, len(indices))
+        part.pass_by(store.read(indices), len(indices))
+        return part
+
+    if sampler.fields:
         parts = sample_indices(manifest.num_records).split(READ_RECORDS)
-        sampler.add_in_threads(partial(store.read, indices) for indices in parts)
+        with ThreadPoolExecutor(num_cores(), "paceline-statistics") as pool:
+            for part in pool.map(measured, parts):
+                for name, shares in part.shares.items():
+                    sampler.shares[name] += shares
     result = sampler.result()
-    if known is not None and manifest.source:
-        known[key] = result
+    if manifest.digest:
+        MEASURED[key] = result
     return result
 
 
@@ -159,54 +119,46 @@ def of_batch(images: Tensor) -> ChannelStatistics | None:
     return sampler.result().get("images")
 
 
-def _shares(value: Any, field: Field) -> list[_Share]:
-    """Return one share per channel of a record's value; of a video, of its middle frame."""
+def _share(value: Any, field: Field) -> np.ndarray:
+    """Return the share of a record's value; of a video, of its middle frame."""
     if field.kind == "video":
         frames = frames_of(value, field)
-        return _shares(frames[len(frames) // 2], field.frame)
+        return _share(frames[len(frames) // 2], field.frame)
     if field.encoding == "image":
         array = decode(value, field.channels or 3)
-    elif isinstance(value, Tensor):
-        array = value.cpu().numpy()
     else:
-        array = np.asarray(value)
+        array = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     if field.encoding == "image" or field.interleaved:
         array = np.moveaxis(array, 2, 0)
-    shares: list[_Share] = []
-    for plane in array:
-        mean = squares = 0.0
+    shares = np.zeros((len(array), 3))
+    for plane, share in zip(array, shares, strict=True):
+        share[0] = plane.size
         # OpenCV sums bytes as integers, so that their order cannot matter.
         if plane.size and plane.dtype == np.uint8:
             means, deviations = cv2.meanStdDev(np.ascontiguousarray(plane))
-            mean, squares = float(means[0, 0]), float(deviations[0, 0]) ** 2 * plane.size
+            share[1:] = means[0, 0], float(deviations[0, 0]) ** 2 * plane.size
         elif plane.size:
-            values = plane.astype(np.float64)
-            mean = float(values.mean())
-            squares = float(np.square(values - mean).sum())
-        shares.append(_Share(plane.size, mean, squares))
+            numbers = plane.astype(np.float64)
+            mean = float(numbers.mean())
+            share[1:] = mean, np.square(numbers - mean).sum()
     return shares
 
 
-def _combined(records: Sequence[Sequence[_Share]], field: Field) -> ChannelStatistics | None:
-    """Combine shares, in any order, to mean and deviation. None if a value is not finite.
+def _combined(shares: np.ndarray, white: int) -> ChannelStatistics | None:
+    """Combine shares [records, channels, 3], in any order. None if a value is not finite.
 
     Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
     sample variances" (1979).
     """
-    white = WHITE.get(field.dtype, 1)
     means: list[float] = []
     deviations: list[float] = []
-    for shares in zip(*records, strict=True):
-        count = sum(share.num_values for share in shares)
-        if not count or not all(math.isfinite(share.squares) for share in shares):
+    for counts, own_means, squares in shares.transpose(1, 2, 0) if len(shares) else ():
+        count = counts.sum()
+        if not count or not np.isfinite(squares).all():
             return None
-        mean = math.fsum(share.num_values * share.mean for share in shares) / count
-        between = math.fsum(share.num_values * (share.mean - mean) ** 2 for share in shares)
-        variance = (math.fsum(share.squares for share in shares) + between) / count
-        means.append(_rounded(mean / white))
-        deviations.append(_rounded(math.sqrt(variance) / white))
+        mean = math.fsum(counts * own_means) / count
+        between = math.fsum(counts * (own_means - mean) ** 2)
+        variance = (math.fsum(squares) + between) / count
+        means.append(float(f"{mean / white:.{DIGITS}g}"))
+        deviations.append(float(f"{math.sqrt(variance) / white:.{DIGITS}g}"))
     return ChannelStatistics(tuple(means), tuple(deviations)) if means else None
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")

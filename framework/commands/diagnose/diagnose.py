@@ -195,30 +195,28 @@ def _diagnose_alone(asked: Asked, arguments: list[str], start: float, more: dict
     from framework.commands.diagnose.try_advice import apply, diagnose  # noqa: PLC0415
     from framework.diagnosis import print_facts  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
-    from framework.store.channel_statistics import remembered_statistics  # noqa: PLC0415
 
     grant = granted(arguments)
 
     def compose(changes: Sequence[str]) -> Setting:
         return Setting(*composed(changed(asked.words, changes), grant, asked.config_dir))
 
-    with remembered_statistics():
-        # A training run sets the same number. With another, the rates would not be those of a run.
-        torch.set_num_threads(threads_per_rank())
-        setting = compose(())
-        pack_missing(setting.config, setting.allowed)
-        # Imports and small packing have taken some of the time.
-        left_s = asked.seconds - (time.perf_counter() - start)
-        progress = DiagnosisProgress(start)
-        diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress.say)
+    # A training run sets the same number. With another, the rates would not be those of a run.
+    torch.set_num_threads(threads_per_rank())
+    setting = compose(())
+    pack_missing(setting.config, setting.allowed)
+    # Imports and small packing have taken some of the time.
+    left_s = asked.seconds - (time.perf_counter() - start)
+    progress = DiagnosisProgress(start)
+    diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress.say)
+    progress.clear()
+    change = partial(changed, asked.words)
+    print_facts.show(diagnosis, change, config_flags(asked.config_dir))
+    if asked.apply:
+        diagnosis = apply(diagnosis, compose, asked.seconds, progress.say)
         progress.clear()
-        change = partial(changed, asked.words)
-        print_facts.show(diagnosis, change, config_flags(asked.config_dir))
-        if asked.apply:
-            diagnosis = apply(diagnosis, compose, asked.seconds, progress.say)
-            progress.clear()
-            print_facts.show_applied(diagnosis.applied)
-        _write(asked, {**print_facts.as_json(diagnosis, asked.words), **more})
+        print_facts.show_applied(diagnosis.applied)
+    _write(asked, {**print_facts.as_json(diagnosis, asked.words), **more})
 
 
 def _write(asked: Asked, plain: dict[str, Any]) -> None:
