@@ -21,7 +21,7 @@ from framework.data.workers import Reader, Workers
 from framework.errors import ConfigError, DataError, words_of
 from framework.order.batches import Order, RecordFacts
 from framework.order.select import chosen
-from framework.store.columns import NoFacts, StoreFacts
+from framework.store.columns import StoreFacts
 from framework.store.open_store import ShardedStore, files_of
 from framework.store.resident import LockedRecords, ResidentStore, lockable
 from framework.store.staging import Staged, drop_cached, remove_leftovers
@@ -302,7 +302,7 @@ def make_order(
     order = context.order(num_records)
     if order.num_records == 0:
         raise DataError(109, source or "the store", "has no records", "give it at least one")
-    facts = facts or NoFacts()
+    facts = facts or StoreFacts(None)
     selected = chosen(num_records, facts, context.select, context.fold, context.training)
     if selected is not None:
         order = replace(order, selected=selected)

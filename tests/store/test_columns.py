@@ -7,7 +7,7 @@ import torch
 from framework.contracts.records import Field
 from framework.errors import ConfigError
 from framework.media.decode import encode_jpeg, encode_png
-from framework.store.columns import START_BYTES, NoFacts, StoreFacts, column_of, lengths_of
+from framework.store.columns import START_BYTES, StoreFacts, column_of, lengths_of
 from framework.store.folder_store import FolderStore
 from tests.conftest import write_store
 from tests.contract.cases import RAGGED_FIELDS, STORES, make_store, open_case, plain_values
@@ -50,7 +50,7 @@ def test_a_question_without_an_answer_names_the_choices():
     with pytest.raises(ConfigError, match=r"C200.*no field .* has any length.*order=full"):
         facts("label").lengths(None)
     with pytest.raises(ConfigError, match=r"C200.*cannot tell"):
-        NoFacts().lengths(None)
+        StoreFacts(None).lengths(None)
 
 
 def test_records_are_known_by_their_number_unless_a_field_has_that_name():
