@@ -1,6 +1,6 @@
 """One field of all records of a store: the facts that an order may ask for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, final
@@ -50,7 +50,9 @@ class StoreFacts:
 
     def __init__(self, store: RecordStore | None) -> None:
         self._store = store
-        self._fields = {} if store is None else store.manifest.fields
+        self._fields: Mapping[str, Field] = {}
+        if store is not None:
+            self._fields = store.manifest.fields
         self._numbers = [name for name, field in self._fields.items() if is_number(field)]
 
     @property

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -29,12 +29,9 @@ from framework.system.page_locked import LockedFiles, Pieces
 
 
 class _InputStore:
-    """What both kinds of stores promise beside reading.
+    """A store of records with ``keys``, of which an error calls that of a number ``name(number)``.
 
-    Args:
-        keys: A key for each record.
-        manifest: Describes the fields. Fields of the input that it lacks are left out.
-        name: Returns what errors call the record of a number.
+    Fields of the input that the manifest lacks are left out.
     """
 
     def __init__(self, keys: Sequence[str], manifest: Manifest, name: Callable[[int], str]) -> None:
@@ -125,9 +122,8 @@ LEAST_BYTES = 48 << 10
 class ResidentStore:
     """A RecordStore of raw fields on ``device``. A batch is one gather per field.
 
-    Raises:
-        ConfigError: C171 if a field is encoded.
-        ResourceError: R107, at the first read, if the store does not fit.
+    ConfigError C171 if a field is encoded. ResourceError R107, at the first read, if the store does
+    not fit.
     """
 
     def __init__(self, store: RecordStore, device: torch.device) -> None:
@@ -198,20 +194,13 @@ class ResidentStore:
 class LockedRecords:
     """Reads records of a store in page-locked memory, for a thread that feeds a GPU.
 
-    The GPU copies whole values from there by itself.
-
-    Args:
-        store: What ``lockable`` returned.
-        device: The GPU.
-
-    Raises:
-        CopyEngineError: The GPU cannot copy values by itself.
-        OSError: A file cannot be opened for writing.
+    The GPU copies whole values from there by itself. ``store`` is what ``lockable`` returned.
+    CopyEngineError if the GPU cannot copy so, OSError if a file cannot be opened for writing.
     """
 
     def __init__(self, store: KnowsPlaces, device: torch.device) -> None:
         self._store = store
-        self._values = {name: _Value(field) for name, field in store.manifest.fields.items()}
+        self._values = {name: _value_of(field) for name, field in store.manifest.fields.items()}
         self._files = LockedFiles(store.paths, device)
 
     def __call__(self, indices: Tensor) -> Records:
@@ -236,27 +225,29 @@ class LockedRecords:
         self._files.close()
 
 
-@final
-class _Value:
+class _Value(NamedTuple):
     """What a value of a raw field is."""
 
-    def __init__(self, field: Field) -> None:
-        self.shape = tuple(size or 0 for size in field.shape)
-        self.dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
-        self.num_bytes = math.prod(self.shape) * self.dtype.itemsize
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    num_bytes: int
+
+
+def _value_of(field: Field) -> _Value:
+    shape = tuple(size or 0 for size in field.shape)
+    dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
+    return _Value(shape, dtype, math.prod(shape) * dtype.itemsize)
 
 
 def lockable(store: RecordStore) -> KnowsPlaces | None:
     """Return the store if all its fields are raw, whole in its files, and some are large."""
-    if not isinstance(store, KnowsPlaces) or find("paceline_gather") is None:
-        return None
     fields = store.manifest.fields
-    if not store.manifest.num_records or not fields:
+    if not isinstance(store, KnowsPlaces) or find("paceline_gather") is None:
         return None
     if any(field.encoding != "raw" for field in fields.values()):
         return None
-    if max(_Value(field).num_bytes for field in fields.values()) < LEAST_BYTES:
+    largest = max((_value_of(field).num_bytes for field in fields.values()), default=0)
+    if not store.manifest.num_records or largest < LEAST_BYTES:
         return None
-    if store.places(torch.empty(0, dtype=torch.int64)).starts.keys() != fields.keys():
-        return None
-    return store
+    places = store.places(torch.empty(0, dtype=torch.int64))
+    return store if places.starts.keys() == fields.keys() else None
