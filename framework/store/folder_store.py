@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -22,7 +23,7 @@ PARTS = ".parts"  # the ending of a folder that packing is still writing
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
 FOLLOW_KEY = "data.follow_links"
-LONGEST_NAME = 240  # bytes of a class name; file systems allow 255, and we prepend "named-"
+LONGEST_NAME = 240  # bytes of a class name; file systems allow 255
 
 
 @final
@@ -30,10 +31,8 @@ class FolderStore:
     """A RecordStore over image files, with the fields ``image`` and ``label``.
 
     Classes and files come in the byte order of their names. ``follow_links`` is that of ``walk``.
-
-    Raises:
-        DataError: D101 if the folder is missing; D106 if the first image cannot be read; D110 if no
-            subfolder holds an image; D191 if only symbolic links do.
+    DataError D101 if the folder is missing, D106 if the first image cannot be read, D110 or D191 if
+    no subfolder holds an image.
     """
 
     samples_colors = True
@@ -56,7 +55,7 @@ class FolderStore:
         self.labels = torch.tensor([numbers[name] for name, _ in images])
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
         try:
-            channels = shared_channels(len(images), self._file)
+            channels = shared_channels(len(images), lambda row: read_files([self.name(row)])[0])
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
             raise DataError(106, self.name(0), what, "correct or remove it") from error
@@ -81,9 +80,6 @@ class FolderStore:
 
     def lengths(self, name: str) -> Tensor:
         raise KeyError(name)  # no field is ragged
-
-    def _file(self, index: int) -> bytes:
-        return read_files([self.name(index)])[0]
 
     def read_start(self, index: int, num_bytes: int) -> bytes:
         """Return the first bytes of a file. DataError D101 if it cannot be read."""
@@ -130,14 +126,11 @@ class FolderWriter:
 
     def write(self, records: Records, keys: Sequence[str]) -> None:
         for image, label in zip(records["image"], records["label"], strict=True):
-            folder = self._temporary / str(int(label))
+            folder = self._temporary / f".{int(label)}"
             folder.mkdir(exist_ok=True)
-            if not isinstance(image, np.ndarray):
-                data = bytes(image)
-            elif self._interleaved:
-                data = encode_png(image.transpose(2, 0, 1))
-            else:
-                data = encode_png(image)
+            if self._interleaved:
+                image = image.transpose(2, 0, 1)  # noqa: PLW2901
+            data = encode_png(image) if isinstance(image, np.ndarray) else bytes(image)
             (folder / f"{self._row:09d}{image_suffix(data)}").write_bytes(data)
             self._row += 1
 
@@ -149,11 +142,10 @@ class FolderWriter:
             if not is_plain or "\0" in name or len(os.fsencode(name)) > LONGEST_NAME:
                 what = f"a folder cannot have the name of class {name[:100]!r}"
                 raise DataError(114, str(self.path), what, "rename the class")
-            folder = self._temporary / str(number)
-            if folder.exists():
-                folder.rename(self._temporary / f"named-{name}")
-        for folder in self._temporary.glob("named-*"):
-            folder.rename(self._temporary / folder.name.removeprefix("named-"))
+            with suppress(FileNotFoundError):  # a class without records
+                (self._temporary / f".{number}").rename(self._temporary / name)
+        for folder in self._temporary.glob(".*"):  # labels without a class
+            folder.rename(self._temporary / folder.name[1:])
         for place in [*self._temporary.rglob("*"), self._temporary]:
             sync(place)
         self._temporary.rename(self.path)
@@ -167,21 +159,18 @@ class FolderWriter:
 
 def _check_fields(path: str, fields: Mapping[str, Field]) -> None:
     """Check that a folder of images can hold the fields. DataError D114."""
-    fix = "choose output=hdf5 or lmdb"
-    if set(fields) != {"image", "label"}:
+    image, label = fields.get("image"), fields.get("label")
+    if image is None or label is None or len(fields) != 2:
         what = f"a folder of images cannot hold {sorted(fields)}"
-        raise DataError(114, path, what, fix)
-    image, label = fields["image"], fields["label"]
-    if "labels" in (image.kind, label.kind):
+    elif "labels" in (image.kind, label.kind):
         what = "a folder of images cannot say that they are label maps"
-        raise DataError(114, path, what, fix)
-    is_deep = image.dtype == "uint16" and len(image.shape) == 3 and image.shape[0] in (1, 3)
-    if image.channels is None and not is_deep:
-        what = f"an image file cannot hold image {image.dtype} {list(image.shape)}"
-        raise DataError(114, path, what, fix)
-    if label.shape or np.dtype(label.dtype).kind not in "biu":
+    elif label.shape or np.dtype(label.dtype).kind not in "biu":
         what = f"label {label.dtype} {list(label.shape)} is not the number of a class"
-        raise DataError(114, path, what, fix)
+    elif image.channels is None and ((image.dtype, len(image.shape)) != ("uint16", 3)):
+        what = f"an image file cannot hold image {image.dtype} {list(image.shape)}"
+    else:
+        return
+    raise DataError(114, path, what, "choose output=hdf5 or lmdb")
 
 
 def is_class(name: str) -> bool:
@@ -202,5 +191,5 @@ def loose_notes(walked: Walked, num_images: int, noun: str) -> tuple[str, ...]:
     count = len(walked.names) - num_images
     if not count:
         return ()
-    ending = "" if count == 1 else "s"
-    return (f"{walked.root}: left out: {count} {noun}{ending} in no subfolder",)
+    nouns = noun if count == 1 else f"{noun}s"
+    return (f"{walked.root}: left out: {count} {nouns} in no subfolder",)
