@@ -34,8 +34,7 @@ STAYS = 0.05  # the share of bytes that may stay in memory if a file is called c
 class Staged:
     """A copy of the store ``source`` in memory at ``path``, until ``close``.
 
-    Raises:
-        ResourceError: R107 if the copy does not fit, or cannot be made.
+    ResourceError R107 if the copy does not fit, or cannot be made.
     """
 
     def __init__(self, source: str) -> None:
@@ -43,7 +42,8 @@ class Staged:
         identity = (os.path.realpath(source), *map(identify, files_of(source)))
         key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
         self._home = MEMORY / f"paceline-{os.getuid()}-{key}"
-        self.path = str(self._home / _name(source))
+        # All links to a store have one copy.
+        self.path = str(self._home / os.path.basename(os.path.realpath(source)))
         self._lock = -1
         self._forget = at_end(lambda _: _remove_unless_used(self._home, self._lock))
         try:
@@ -71,7 +71,7 @@ class Staged:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_current(self._lock) and not _is_own(self._home):
-                _copy(source, self._home)
+                _copy(source, self._home, os.path.basename(self.path))
         except BlockingIOError:
             pass  # another process copies or uses it
         except BaseException:
@@ -92,7 +92,7 @@ def remove_leftovers() -> None:
 
 
 def _is_current(descriptor: int) -> bool:
-    """Return whether the open lock file still has its name: another run may have removed it."""
+    """Return whether the open lock file still has its name."""
     return os.fstat(descriptor).st_nlink > 0
 
 
@@ -118,24 +118,24 @@ def _remove_unless_used(home: Path, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _copy(source: str, home: Path) -> None:
+def _copy(source: str, home: Path, name: str) -> None:
     """Copy under another name first, so that ``home`` is complete if it exists."""
     where = f"data.stage = ram: {source}"
     fix = "set data.stage=none, or free memory"
     needed = sum(map(os.path.getsize, files_of(source)))
-    spare = int(_free_bytes() * SPARE)
+    disk = os.statvfs(MEMORY)  # whose files occupy memory
+    spare = int(min(disk.f_bavail * disk.f_frsize, available_memory_bytes()) * SPARE)
     if needed > spare:
         what = f"{needed} bytes do not fit into memory, of which {spare} may be taken"
         raise ResourceError(107, where, what, fix)
     part = home.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
-    target = part / _name(source)
     try:
         part.mkdir(mode=0o700)
         if os.path.isdir(source):
-            shutil.copytree(source, target, copy_function=shutil.copyfile)  # ours to write
+            shutil.copytree(source, part / name, copy_function=shutil.copyfile)  # ours to write
         else:
-            shutil.copyfile(source, target)
+            shutil.copyfile(source, part / name)
         part.rename(home)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
@@ -143,23 +143,11 @@ def _copy(source: str, home: Path) -> None:
         raise ResourceError(107, where, what, fix) from error
 
 
-def _name(source: str) -> str:
-    """Return the name of a copy, which is the same for all links to a store."""
-    return os.path.basename(os.path.realpath(source))
-
-
-def _free_bytes() -> int:
-    """Return what ``/dev/shm`` and the machine have left: files there occupy memory."""
-    disk = os.statvfs(MEMORY)
-    return min(disk.f_bavail * disk.f_frsize, available_memory_bytes())
-
-
 def drop_cached(paths: Sequence[str]) -> None:
     """Remove files from the page cache, as after boot.
 
-    Raises:
-        ResourceError: R107 if the system keeps them: their disk is memory, another program maps
-            them, or this is not Linux.
+    ResourceError R107 if the system keeps them: their disk is memory, another program maps them, or
+    this is not Linux.
     """
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
@@ -178,11 +166,9 @@ def drop_cached(paths: Sequence[str]) -> None:
 
 
 def cached_share(paths: Sequence[str]) -> float | None:
-    """Return the share of the files' bytes in the page cache (0 to 1).
+    """Return the share of the files' bytes in the page cache (0 to 1), by mincore(2).
 
     None if the files are empty or the system does not tell: not Linux, or no right to know.
-
-    Source: mincore(2).
     """
     libc = ctypes.CDLL(None)
     cached = total = 0

@@ -88,7 +88,7 @@ def test_a_store_packed_anew_is_copied_anew(memory):
 
 
 def test_too_little_room_is_reported_before_anything_is_copied(memory, monkeypatch):
-    monkeypatch.setattr(stage, "_free_bytes", lambda: 1000)
+    monkeypatch.setattr(stage, "available_memory_bytes", lambda: 1000)
     with pytest.raises(
         ResourceError,
         match=r"R107.*x\.h5: \d+ bytes do not fit into memory, of which 900 may be taken",
