@@ -118,13 +118,9 @@ class _Attributes(ctypes.Structure):
 class LockedFiles:
     """Files in memory that are mapped and page-locked until ``close``.
 
-    Attributes:
-        maps: The memory of each file: uint8 [size].
-        starts: The address of each file: int64 [files].
-
-    Raises:
-        CopyEngineError: The driver cannot lock them, or cannot copy pieces.
-        OSError: A file cannot be opened for writing, which locking needs. Nothing is written.
+    ``maps`` are their bytes, uint8 [size], and ``starts`` their addresses, int64 [files].
+    CopyEngineError if the driver cannot lock them or copy pieces, OSError if a file cannot be
+    opened for writing, which locking needs.
     """
 
     def __init__(self, paths: Sequence[str], device: torch.device) -> None:
@@ -176,13 +172,9 @@ def shared_map(path: str) -> np.ndarray:
 
 @final
 class Pieces:
-    """The values of a field of B records, where they lie in page-locked memory.
+    """The values of a field of B records in page-locked memory, which they keep alive.
 
-    Args:
-        addresses: Where each value begins: int64 [B].
-        shape: Of a value.
-        dtype: Of a value.
-        maps: The memory, which lives as long as they do.
+    ``addresses`` are where each value begins: int64 [B].
     """
 
     def __init__(

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -150,19 +150,6 @@ def message_if_stopped(words: str | Callable[[str], str]) -> AbstractContextMana
 def polite(pid: int) -> AbstractContextManager[None]:
     """Give the child ``pid`` time to clean up after itself if a signal ends this process."""
     return _listed(_polite, pid)
-
-
-def printed(tell: Callable[[], object]) -> Action:
-    """Return an action that prints what ``tell`` prints, even if it interrupts a print."""
-
-    def action(_: Stop) -> None:
-        with redirect_stdout(io.StringIO()) as text:
-            tell()
-        with suppress(Exception):
-            sys.stdout.flush()
-        os.write(1, text.getvalue().encode(errors="backslashreplace"))
-
-    return action
 
 
 @contextmanager

@@ -119,23 +119,6 @@ def test_what_is_half_done_is_undone_the_newest_first_and_what_is_done_is_kept()
     assert os.listdir() == ["kept.txt"]
 
 
-def test_a_command_that_is_printing_can_print_what_stands():
-    done = run("""
-        from rich.console import Console
-        from framework.system.stopping import printed, undone
-
-        class Striking:
-            def __rich_console__(self, console, options):
-                strike()
-                yield "never"
-
-        with undone(printed(lambda: Console().print("what stands"))):
-            print("before")
-            Console().print(Striking())
-    """)
-    assert (done.code, done.out) == (143, "before\nwhat stands\n")
-
-
 def test_the_processes_that_it_started_end_and_those_that_they_started():
     done = run("""
         child = os.fork()

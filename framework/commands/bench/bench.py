@@ -37,7 +37,7 @@ from framework.commands.bench.bench_lines import (
 from framework.commands.bench.compare_benches import DecisionRule, compare
 from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean, printable, say
-from framework.system.stopping import printed, undone
+from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:
     from framework.trials.trial_process import TrialSetting
@@ -211,12 +211,6 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
     plan |= {"what": options.what, "cells": choices}
     bench = Bench({"bench": SCHEMA, **facts(sys.argv, fixed), **plan}, [])
 
-    def print_known() -> None:
-        if bench.lines:
-            print_bench(collected([bench]), options.what)
-            print(f"lines: {path}")
-            print(f"a page of them: paceline report {shlex.quote(str(path))}", flush=True)
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "x", encoding="utf-8")  # noqa: SIM115  # closed below
@@ -231,7 +225,7 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
     num_done = 0
     try:
         with (
-            undone(printed(print_known)),
+            message_if_stopped(f"stopped{{by}}: the lines so far are in {path}"),
             file,
             counted_bar("measuring", total) as update,
             closing(repeated(settings, options.what, *times)) as measurements,
@@ -266,7 +260,10 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
                 if not sys.stderr.isatty():
                     say(f"{num_done}/{total}  {shown}", sys.stderr)
     finally:
-        print_known()
+        if bench.lines:
+            print_bench(collected([bench]), options.what)
+            print(f"lines: {path}")
+            print(f"a page of them: paceline report {shlex.quote(str(path))}", flush=True)
     failures = list(errors.values())
     if any("repeat" in line for line in bench.lines):
         failures = [error for error in failures if error.args[0] == UNFORESEEN]

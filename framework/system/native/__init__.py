@@ -49,10 +49,7 @@ RESULTS = {"paceline_ask_pages": NUMBER}
 
 @cache
 def find(name: str) -> Any:
-    """Return a compiled function, which runs without Python's lock unless it is quick, or None.
-
-    None: it could not be compiled, or the library is older than the function.
-    """
+    """Return a compiled function, which runs without Python's lock unless it is quick; or None."""
     library = _library(ctypes.PyDLL if name in QUICK else ctypes.CDLL)
     function = getattr(library, name, None)
     if function is not None:
@@ -76,7 +73,7 @@ _thread = _Thread()
 def num_threads() -> int:
     """Return the number of threads that share a call of a compiled function.
 
-    Outside the main thread it is what ``limit_threads`` has set, or 1: the step needs the cores.
+    Outside the main thread: what ``limit_threads`` has set, or 1.
     """
     if threading.current_thread() is threading.main_thread():
         return torch.get_num_threads()
@@ -86,8 +83,8 @@ def num_threads() -> int:
 def beside(device: torch.device) -> int:
     """Return the number of threads that deliver batches beside a step on ``device``.
 
-    A GPU's host uses three quarters of the cores of this process, at most 16, because a thread
-    copies 5 GB/s and the bus carries 55. The CPU uses 1, because the step needs the others.
+    On a GPU three quarters of the cores, at most 16: a thread copies 5 GB/s, the bus carries 55.
+    Beside the CPU 1, because the step needs the others.
     """
     if device.type == "cpu":
         return 1
@@ -97,9 +94,8 @@ def beside(device: torch.device) -> int:
 def limit_threads(count: int) -> None:
     """Share the operators of this thread, which delivers batches, among ``count`` threads.
 
-    1 makes no OpenMP team, so the step's threads keep spinning. On two cores that saves 3 to 5 % of
-    a convolutional net's step, and a third of the digits'. The main thread keeps its number of
-    threads, which torch.set_num_threads would change.
+    1 makes no OpenMP team, so the step's threads keep spinning, which saves 3 to 30 % of a step on
+    two cores. The main thread keeps its number, which torch.set_num_threads would change.
     """
     # torch sets a thread's number at its first operator there, which must come first.
     torch.get_num_threads()
@@ -113,8 +109,7 @@ def limit_threads(count: int) -> None:
 def crowded() -> Generator[None]:
     """Keep the step's threads from spinning inside the block, while other threads decode.
 
-    It holds one more OpenMP team, which sleeps. On two cores, photographs beside a small
-    convolutional net: 16 to 22 % more records per second.
+    It holds one more OpenMP team, which sleeps: 16 to 22 % more photographs on two cores.
     """
     made = threading.Event()
     end = threading.Event()
@@ -185,11 +180,7 @@ def _library(kind: Any) -> Any:
 
 @cache
 def _openmp() -> Any:
-    """Return the OpenMP library that torch has loaded, and let later libraries use it, too.
-
-    Two OpenMP libraries would compete for the cores. Other packages such as scikit-learn bring
-    their own, so a library in torch's folder takes precedence.
-    """
+    """Return torch's OpenMP library, and let later ones use it: two would compete for the cores."""
     lines: list[str] = []
     with suppress(OSError):
         lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
