@@ -7,12 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import (
-    Augment,
-    AugmentTraits,
-    KnowsLabels,
-    traits_of,
-)
+from framework.contracts.data import Augment, AugmentTraits, KnowsLabels, traits_of
 
 
 @final

@@ -8,12 +8,7 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from framework.contracts.data import (
-    KnowsLabels,
-    RecordFunction,
-    TakesArrays,
-    Transform,
-)
+from framework.contracts.data import KnowsLabels, RecordFunction, TakesArrays, Transform
 
 Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field, or arrays of any kind
 

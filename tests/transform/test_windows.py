@@ -74,8 +74,7 @@ def test_a_size_that_is_not_two_sides_is_refused(size):
 
 
 @pytest.mark.parametrize(
-    ("image", "window"),
-    [((512, 1024), [32, 288, 448, 448, 0]), ((1, 1), [0, 0, 1, 1, 0])],
+    ("image", "window"), [((512, 1024), [32, 288, 448, 448, 0]), ((1, 1), [0, 0, 1, 1, 0])]
 )
 def test_center_crop_takes_the_middle_after_scaling_the_shorter_side(image, window):
     assert window_of(CenterCrop([224, 224], 256, True), *image) == window
@@ -107,8 +106,7 @@ def test_shorter_side_needs_a_length_and_a_crop_behind_it():
 
 
 @pytest.mark.parametrize(
-    ("flip", "flip_vertical", "code"),
-    [(0.0, 0.0, 0), (1.0, 0.0, 1), (0.0, 1.0, 2), (1.0, 1.0, 3)],
+    ("flip", "flip_vertical", "code"), [(0.0, 0.0, 0), (1.0, 0.0, 1), (0.0, 1.0, 2), (1.0, 1.0, 3)]
 )
 def test_mirroring_is_1_turning_upside_down_2_and_both_3(flip, flip_vertical, code):
     windows = windows_of_many(FlipTransform(flip, flip_vertical), 30, 40, 5)

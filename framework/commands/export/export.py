@@ -12,12 +12,7 @@ from framework.cli.outcome import RunOutcome
 from framework.errors import ConfigError
 from framework.system.stopping import message_if_stopped
 
-FORMATS = {
-    "safetensors": ".safetensors",
-    "onnx": ".onnx",
-    "torch_export": ".pt2",
-    "aoti": ".pt2",
-}
+FORMATS = {"safetensors": ".safetensors", "onnx": ".onnx", "torch_export": ".pt2", "aoti": ".pt2"}
 CARD = "MODEL_CARD.md"
 
 

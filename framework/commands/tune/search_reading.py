@@ -289,10 +289,7 @@ def tune_reading(
     loader = next((each for each in loaders if loaders[each]["_target_"] == target), target)
     loaders[loader] = config["loader"]
     grids: list[Grid] = []
-    with (
-        closing(TrialProcess()) as process,
-        message_if_stopped("stopped{by}: nothing was written"),
-    ):
+    with closing(TrialProcess()) as process, message_if_stopped("stopped{by}: nothing was written"):
         facts = process.facts(TrialSetting("paceline tune", config, allowed))
         default = present(config, facts, loader)
         tried = candidates(default, facts, loaders)

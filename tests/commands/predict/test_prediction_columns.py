@@ -12,11 +12,7 @@ from framework.commands.predict.prediction_files import (
     shortest,
     table_columns,
 )
-from framework.contracts.prediction import (
-    ClassProbabilities,
-    PredictedNumbers,
-    PredictedTexts,
-)
+from framework.contracts.prediction import ClassProbabilities, PredictedNumbers, PredictedTexts
 from framework.errors import ConfigError
 
 PROBABILITIES = ClassProbabilities(torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]]))

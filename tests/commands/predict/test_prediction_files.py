@@ -33,11 +33,7 @@ def test_coco_numbers_images_and_boxes_over_all_parts():
     coco = json.loads(Path("b.json").read_text())
     assert [category["name"] for category in coco["categories"]] == ["cat", "1"]
     assert [image["file_name"] for image in coco["images"]] == ["a", "b"]
-    assert [(box["id"], box["image_id"]) for box in coco["annotations"]] == [
-        (1, 1),
-        (2, 2),
-        (3, 2),
-    ]
+    assert [(box["id"], box["image_id"]) for box in coco["annotations"]] == [(1, 1), (2, 2), (3, 2)]
 
 
 def test_a_folder_replaces_only_one_of_ours():

@@ -255,15 +255,7 @@ CASES = [
         ],
         PLAIN,
     ),
-    (
-        [
-            "recipes=[]",
-            "dataset=d",
-            "data.val=null",
-            "+input@prepare.train.input=digits",
-        ],
-        DEEP,
-    ),
+    (["recipes=[]", "dataset=d", "data.val=null", "+input@prepare.train.input=digits"], DEEP),
 ]
 
 
