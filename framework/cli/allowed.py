@@ -1,8 +1,4 @@
-"""What only the command line and the environment may say, and no file.
-
-These are the user's packages that a configuration may call, places to write outside the present
-folder, and the addresses of servers.
-"""
+"""What no file may say: the user's packages that are called, servers, and places elsewhere."""
 
 import os
 import re
@@ -22,15 +18,10 @@ VARIABLE = "PACELINE_ALLOW_TARGETS"
 
 
 class Grant(NamedTuple):
-    """What the user said. It is noted before Hydra runs, since a file may set the environment.
+    """What the user said. It is noted before Hydra runs, since a file may set the environment."""
 
-    Attributes:
-        keys: The keys that were typed.
-        exported: The packages in the environment variable.
-    """
-
-    keys: frozenset[str]
-    exported: str
+    keys: frozenset[str]  # that were typed
+    exported: str  # the packages in the environment variable
 
 
 def granted(arguments: Sequence[str]) -> Grant:

@@ -30,11 +30,8 @@ def composed(
 ) -> tuple[Config, tuple[str, ...]]:
     """Compose and check what ``paceline train`` would train with these overrides.
 
-    Args:
-        overrides: The words of the command line.
-        grant: The packages that the user allows.
-        config_dir: The user's folder of groups and recipes.
-        own_keys: The keys of the command, which a misspelled word may mean.
+    ``config_dir`` is the user's folder of groups and recipes, and a misspelled word may mean one of
+    ``own_keys``, the keys of the command.
 
     Returns:
         The configuration as plain values, and the prefixes of the user's packages.

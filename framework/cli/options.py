@@ -5,7 +5,7 @@ A field states the type, the default, the range and the help of its option, each
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, field, fields
 from datetime import datetime
 from functools import partial
@@ -22,11 +22,6 @@ from framework.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 COMPLETION = ("-sc", "--shell-completion")
-# These, and keys that begin with "hydra.", belong to commands that compose a configuration.
-HYDRA = (
-    *("-m", "--multirun", "-r", "--run", "-c", "--cfg", "--resolve", "-p", "--package"),
-    *("-cd", "--config-dir", "-i", "--info", "--explain"),
-)
 
 
 def option(default: Any = MISSING, about: str = "", *, key: str = "", **rule: Any) -> Any:
@@ -104,9 +99,6 @@ def read_options(command: str, words: Sequence[str], kind: type[T], plain: str =
         flag = rules.get(key.removeprefix("--"))
         if word.startswith("--") and flag is not None and flag.kind is bool and not sign:
             given[key.removeprefix("--")] = True
-        elif key in HYDRA or key.startswith("hydra."):
-            what = f"is for commands with groups of choices, and {command} has none"
-            raise ConfigError(124, key, what, f"see 'paceline {command} --help'")
         elif word.startswith("-"):
             what = f"no such option{did_you_mean(key, ['--help', '--json'])}"
             raise ConfigError(124, key, what, "see --help; keys are given as key=value")
@@ -117,30 +109,24 @@ def read_options(command: str, words: Sequence[str], kind: type[T], plain: str =
             raise ConfigError(102, key, what, f"see 'paceline {command} --help'")
         else:
             given[key] = _value(rules[key], key, value)
-    if texts:
-        given[plain] = _plain_value(command, plain, texts, rules, given)
+    where = " ".join(texts)
+    if texts and not plain:
+        fix = f"see 'paceline {command} --help'"
+        raise ConfigError(100, where, "is neither an option nor key=value", fix)
+    if texts and plain in given:
+        raise ConfigError(100, where, f"stands beside {plain}=", "give one or the other")
+    if texts and rules[plain].kind == list[str]:
+        given[plain] = texts
+    elif texts:
+        given[plain] = texts[0]
+        if len(texts) > 1:
+            fix = f"{command} one at a time"
+            raise ConfigError(100, where, f"names more than one {plain}", fix)
     missing = [key for key, default in _defaults(kind).items() if default == "???"]
     if missing := [key for key in missing if key not in given]:
         fix = f"add {' '.join(f'{key}=...' for key in missing)}"
         raise ConfigError(103, ", ".join(missing), "must be given", fix)
     return kind(**{f.name: given[_key(f)] for f in fields(kind) if _key(f) in given})  # pyright: ignore[reportArgumentType]
-
-
-def _plain_value(
-    command: str, key: str, texts: list[str], rules: Mapping[str, Rule], given: Mapping[str, Any]
-) -> str | list[str]:
-    where = " ".join(texts)
-    if not key:
-        fix = f"see 'paceline {command} --help'"
-        raise ConfigError(100, where, "is neither an option nor key=value", fix)
-    if key in given:
-        raise ConfigError(100, where, f"stands beside {key}=", "give one or the other")
-    if rules[key].kind == list[str]:
-        return texts
-    if len(texts) > 1:
-        fix = f"{command} one at a time"
-        raise ConfigError(100, where, f"names more than one {key}", fix)
-    return texts[0]
 
 
 def _value(rule: Rule, key: str, text: str) -> Any:

@@ -72,44 +72,46 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
     summary: dict[str, Any] = {}
     if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
         summary = read_object(run_dir / SUMMARY)
+    lines: list[str | Table] = []
     if summary and short:
         rate = f"{summary['records_per_s']:,.0f} records/s{_beside(summary)}"
-        console.print(f"{metrics_words(summary)}  {rate}", soft_wrap=True)
+        lines.append(f"{metrics_words(summary)}  {rate}")
     elif summary:
         if summary.get("spans"):
-            console.print(spans_table(summary["spans"]))
+            lines.append(spans_table(summary["spans"]))
         if ranks := summary.get("ranks"):
-            console.print(ranks_table(ranks))
+            heads = ("min", "median", "max", "slowest rank")
+            rows: list[list[str]] = []
+            for name, span in ranks["spans"].items():
+                times = (f"{1e3 * span[key]:.3f} ms" for key in ("min_s", "median_s", "max_s"))
+                rows.append([name, *times, str(span["rank"])])
+            lines.append(_table(f"the mean step of {ranks['num']} ranks", heads, rows))
             if ranks["late"]:
-                console.print(LateRank(**ranks["late"]).words, soft_wrap=True)
-        for line in _lines(summary):
-            console.print(line, soft_wrap=True)
+                lines.append(LateRank(**ranks["late"]).words)
+        lines += _lines(summary)
     for trace in sorted((run_dir / PROFILE).glob("*")):
-        console.print(f"trace: {trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
+        lines.append(f"trace: {trace} (open it at https://ui.perfetto.dev)")
     if summary:
-        console.print(f"run directory: {run_dir}", soft_wrap=True)
+        lines.append(f"run directory: {run_dir}")
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def spans_table(spans: dict[str, Any]) -> Table:
     """Return the table of the spans of a step, from their figures in ``summary.json``."""
-    table = Table("span", title="where the step time went", title_justify="left")
-    for name in ("share", "p50", "p90", "mean", "total"):
-        table.add_column(name, justify="right")
+    rows: list[list[str]] = []
     for name, span in spans.items():
         times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
-        table.add_row(name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s")
-    return table
+        rows.append([name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s"])
+    return _table("where the step time went", ("share", "p50", "p90", "mean", "total"), rows)
 
 
-def ranks_table(ranks: dict[str, Any]) -> Table:
-    """Return the table of the spans over all ranks, from ``ranks`` in ``summary.json``."""
-    title = f"the mean step of {ranks['num']} ranks"
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table("span", title=title, title_justify="left")
-    for name in ("min", "median", "max", "slowest rank"):
+    for name in heads:
         table.add_column(name, justify="right")
-    for name, span in ranks["spans"].items():
-        times = (f"{1e3 * span[key]:.3f} ms" for key in ("min_s", "median_s", "max_s"))
-        table.add_row(name, *times, str(span["rank"]))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -122,8 +124,8 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         )
     if stages_s := summary.get("stages_s"):
         names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
-        stages = "  ".join(f"{name} {stages_s[name]:.2f}" for name in names)
-        line = f"reading, thread-seconds: {stages}"
+        line = "reading, thread-seconds: "
+        line += "  ".join(f"{name} {stages_s[name]:.2f}" for name in names)
         queue = summary.get("queue", {})
         if queue.get("ready") is not None:
             line += f", {queue['ready']:.1f} of {queue['depth']} batches ready"
@@ -161,9 +163,7 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
 
 def _beside(summary: dict[str, Any]) -> str:
     others = summary.get("usage", {}).get("others_cpu_cores", 0.0)
-    if others < BUSY_CORES:
-        return ""
-    return f"  (beside other programs on {others:.1f} cores)"
+    return f"  (beside other programs on {others:.1f} cores)" if others >= BUSY_CORES else ""
 
 
 def metrics_words(summary: dict[str, Any]) -> str:
@@ -173,21 +173,13 @@ def metrics_words(summary: dict[str, Any]) -> str:
 
 
 class RunOutcome(NamedTuple):
-    """The content of ``exit.json``.
+    """The content of ``exit.json``."""
 
-    Attributes:
-        code: The exit code, as in docs/errors.md.
-        reason: One line.
-        step: The last step that was taken.
-        rank: The first rank that failed.
-        checkpoint: The newest state, from which the run can continue.
-    """
-
-    code: int
-    reason: str
-    step: int | None = None
-    rank: int | None = None
-    checkpoint: str | None = None
+    code: int  # as in docs/errors.md
+    reason: str  # one line
+    step: int | None = None  # the last that was taken
+    rank: int | None = None  # the first that failed
+    checkpoint: str | None = None  # the newest state, from which the run can continue
 
 
 def told(action: Callable[[Path], RunOutcome], run_dir: Path | None = None) -> int:
@@ -245,9 +237,7 @@ def outcome_of(
     text = "".join(traceback.format_exception(error))
     if show_traceback:
         say(text, sys.stderr)
-    line = (
-        f"error[X100]: {type(error).__name__}: {words_of(error)}" if known is None else str(known)
-    )
+    line = str(known or f"error[X100]: {type(error).__name__}: {words_of(error)}")
     hint = ""
     if known is None or isinstance(known, UserCodeError | HungRankError):
         hint = "; debug=trace shows more"
@@ -255,14 +245,13 @@ def outcome_of(
         with suppress(OSError):  # the directory may be what is gone
             run_dir.mkdir(parents=True, exist_ok=True)
             log.write_text(escaped(redacted(text)), "utf-8", "surrogateescape")
-        if log.exists():
             hint = f"; the traceback is in {log}"
-    notes = [note for part in _chain(error) for note in getattr(part, "__notes__", ())]
-    steps = [str(note) for note in notes if str(note).startswith(AFTER_STEP)]
+    notes = [str(note) for part in _chain(error) for note in getattr(part, "__notes__", ())]
+    steps = [int(note.removeprefix(AFTER_STEP)) for note in notes if note.startswith(AFTER_STEP)]
     return RunOutcome(
         1 if known is None else known.exit_code,
         redacted(line) + hint,
-        int(steps[0].removeprefix(AFTER_STEP)) if steps else None,  # the last that was taken
+        steps[0] if steps else None,
         known.rank if isinstance(known, HungRankError) else None,
     )
 
@@ -274,42 +263,37 @@ def told_if_stopped(run_dir: Path) -> Generator[None]:
     This does without torch, whose import the signal may interrupt.
     """
 
-    def newest() -> Path | None:
-        paths = run_dir.glob("checkpoints/step-*.pt")
-        return max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
-
     def write(stop: Stop) -> None:
-        path = newest()
         (run_dir / NEXT_FACTS).unlink(missing_ok=True)
-        outcome = RunOutcome(*stop, checkpoint=path and str(path.relative_to(run_dir)))
-        write_object(run_dir / ENDED, outcome._asdict())
+        _write_end(RunOutcome(*stop), run_dir)
 
-    with message_if_stopped(lambda by: f"stopped at once{by}; {_stands(newest())}"), undone(write):
+    message = message_if_stopped(lambda by: f"stopped at once{by}; {newest_checkpoint(run_dir)}")
+    with message, undone(write):
         yield
 
 
 def newest_checkpoint(run_dir: Path) -> str:
     """Say which state a run has left."""
-    return _stands(_newest(run_dir))
-
-
-def _stands(path: Path | None) -> str:
+    path = _newest(run_dir)
     return "nothing was saved yet" if path is None else f"{path.name} stands"
 
 
 def _newest(run_dir: Path) -> Path | None:
-    from framework.train.checkpoint import newest_path  # noqa: PLC0415  # loads torch, which earlier errors do not need
+    paths = run_dir.glob("checkpoints/step-*.pt")
+    return max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
 
-    return newest_path(run_dir)
+
+def _write_end(outcome: RunOutcome, run_dir: Path) -> None:
+    newest = _newest(run_dir)
+    whole = outcome._replace(checkpoint=newest and str(newest.relative_to(run_dir)))
+    write_object(run_dir / ENDED, whole._asdict())
 
 
 def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
     """Write ``exit.json``, print how the run went and why it failed, and return the exit code."""
     # The disk may be full, or the directory removed: the printed line still says what happened.
     with suppress(PacelineError, OSError):
-        newest = _newest(run_dir)
-        whole = outcome._replace(checkpoint=newest and str(newest.relative_to(run_dir)))
-        write_object(run_dir / ENDED, whole._asdict())
+        _write_end(outcome, run_dir)
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
     return told_code(outcome)

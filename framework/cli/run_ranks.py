@@ -8,9 +8,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -58,40 +56,40 @@ LASTING = tuple(
 
 
 class RankedJob(NamedTuple):
-    """What every process of a run needs to know.
+    """What every process of a run needs to know."""
 
-    Attributes:
-        config: Plain values, resolved.
-        run_dir: The directory of the run.
-        allowed: Prefixes of the user's packages.
-    """
-
-    config: Config
+    config: Config  # plain values, resolved
     run_dir: str
-    allowed: tuple[str, ...]
+    allowed: tuple[str, ...]  # prefixes of the user's packages
 
     def outcome(self, action: Callable[..., RunOutcome], *arguments: Any) -> RunOutcome:
         """Return how ``action(self, ...)`` ended, whatever happens in it."""
-        debugs = bool(self.config["debug"])
-        action = partial(self._attempt, partial(action, self, *arguments))
-        return outcome_of(action, Path(self.run_dir), debugs, self.allowed)
 
-    def _attempt(self, action: Callable[[], RunOutcome]) -> RunOutcome:
-        """Do ``action``. If an exchange fails in it, find out whether another rank hangs."""
-        try:
-            return action()
-        except Exception as error:
-            fault = exchange_error(error)
-            if fault is None or "RANK" not in os.environ:
-                raise
-            timeout_s = self.config["parallel"].get("timeout_s", 0.0)
-            hung = hung_rank(fault, int(os.environ["RANK"]), Path(self.run_dir), timeout_s)
-            if hung is None:
-                raise
-            raise hung from error
+        def attempt() -> RunOutcome:
+            try:
+                return action(self, *arguments)
+            except Exception as error:
+                fault = exchange_error(error)
+                if fault is None or "RANK" not in os.environ:
+                    raise
+                # an exchange has failed: find out whether another rank hangs
+                timeout_s = self.config["parallel"].get("timeout_s", 0.0)
+                hung = hung_rank(fault, int(os.environ["RANK"]), Path(self.run_dir), timeout_s)
+                if hung is None:
+                    raise
+                raise hung from error
+
+        debugs = bool(self.config["debug"])
+        return outcome_of(attempt, Path(self.run_dir), debugs, self.allowed)
 
     def as_text(self, **more: str) -> str:
         return json.dumps({**self._asdict(), "secrets": noted(), **more})
+
+
+def read_job(text: str) -> RankedJob:
+    values = json.loads(text)
+    note(values["secrets"])
+    return RankedJob(values["config"], values["run_dir"], tuple(values["allowed"]))
 
 
 def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = False) -> RunOutcome:
@@ -165,16 +163,14 @@ def launch_ranks(
     signal_number = 0
     failure = ""
     tidy = undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
-    with tidy, _in_memory(job.as_text(launcher=launcher)) as path:
+    # a file in memory, since its text holds the environment's secrets
+    with tidy, os.fdopen(os.memfd_create("paceline"), "w") as file:
+        file.write(job.as_text(launcher=launcher))
+        file.flush()
+        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        restarts = parallel.get("max_restarts", 0)
         try:
-            signal_number = launch(
-                num_processes,
-                module,
-                [path],
-                environment,
-                parallel.get("max_restarts", 0),
-                meeting,
-            )
+            signal_number = launch(num_processes, module, [path], environment, restarts, meeting)
         except DistributedError as error:
             failure = str(error)
     # a second signal must not change how the run ends
@@ -188,18 +184,6 @@ def launch_ranks(
         reason = f"stopped at once; {newest_checkpoint(run_dir)}"
         return RunOutcome(exit_code(signal_number), reason)
     return _cause(outcomes, silent, failure)
-
-
-@contextmanager
-def _in_memory(text: str) -> Generator[str, None, None]:
-    """Yield the path of a file in memory.
-
-    Its text holds the environment's secrets, so no disk may have it.
-    """
-    with os.fdopen(os.memfd_create("paceline"), "w") as file:
-        file.write(text)
-        file.flush()
-        yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
 def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, RunOutcome]:
@@ -255,12 +239,6 @@ def run_shared(composed: RankedJob | None) -> int:
         code = conclude(outcome, Path(job.run_dir), short=False)
     end_useless()
     return code
-
-
-def read_job(text: str) -> RankedJob:
-    values = json.loads(text)
-    note(values["secrets"])
-    return RankedJob(values["config"], values["run_dir"], tuple(values["allowed"]))
 
 
 def _run_shared(job: RankedJob, leads: bool) -> RunOutcome:

@@ -1,7 +1,6 @@
-"""Signals during training: the first asks the run to stop after its step, the second ends it at
-once.
+"""Signals during training: the first stops the run after its step, the second ends it at once.
 
-The signals are SIGINT, SIGTERM, and SIGUSR1, which is Slurm's warning before its time limit.
+They are SIGINT, SIGTERM, and SIGUSR1, which is Slurm's warning before its time limit.
 """
 
 import os
@@ -19,14 +18,10 @@ from framework.system.stopping import NUMBERS, SAME_S, end, set_all
 class StopSignals:
     """A context that notes signals. The handler only notes: no output, no locks.
 
-    After the block a signal is still noted and changes nothing, because the run has ended.
-    ``end_again`` lets signals end the process again.
-
-    Args:
-        of_rank: Note signals only after the first call of ``stopped``, which follows the first
-            step.
-            Until then a rank may wait for a dead rank and has nothing to save, so it ends at once.
-            After the block a rank ignores signals.
+    After the block a signal is still noted and changes nothing, until ``end_again``. With
+    ``of_rank``, signals are noted after the first call of ``stopped``, which follows the first
+    step: until then a rank may wait for a dead rank and has nothing to save, so it ends at once.
+    After the block a rank ignores signals.
     """
 
     def __init__(self, of_rank: bool) -> None:
@@ -59,13 +54,6 @@ class StopSignals:
             self._take()
         return self._first != 0
 
-    def put_back(self) -> None:
-        """Restore the handlers from before the block, and let them answer a noted signal."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        if self._first:
-            signal.raise_signal(self._first)
-
     @property
     def exit_code(self) -> int:
         if self._first == signal.SIGINT:
@@ -80,6 +68,13 @@ class StopSignals:
             self._at = time.monotonic()
         elif time.monotonic() - self._at > SAME_S:
             end(number)
+
+    def put_back(self) -> None:
+        """Restore the handlers from before the block, and let them answer a noted signal."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        if self._first:
+            signal.raise_signal(self._first)
 
 
 _last: StopSignals | None = None

@@ -16,12 +16,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import (
+    EngFormatter,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+)
 
-from framework.cli.pages import COLORS, INK, MUTED, OF_RUN, PAPER, of_run, of_span, styled
+from framework.cli.pages import (
+    COLORS,
+    INK,
+    MUTED,
+    OF_RUN,
+    PAPER,
+    of_run,
+    of_span,
+    styled,
+)
 from framework.cli.tables import rate, seconds, share, time_unit, times
-from framework.commands.report.compare_runs import Look, Relative, looks
-from framework.commands.report.recorded_runs import WAITING, WORKERS, RecordedRun, is_validation
+from framework.commands.report.page_values import Relative
+from framework.commands.report.recorded_runs import RecordedRun, is_validation
 from framework.contracts.span import ALL_SPANS, IDLE
 
 WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
@@ -38,7 +53,6 @@ MOST_POINTS = 12_000  # of a chart
 LEAST = 100  # points of a curve, however many curves a chart has
 NUM_DECADES = 1.5  # if a loss spans more, its axis is logarithmic
 MARKED = 60  # points: a curve with fewer has a dot for each
-STRIPE = 6.0  # units: of each of the runs that share a line
 GREATEST = 1e30  # an axis cannot show more
 SPLITS = {"train": "training", "val": "validation"}
 
@@ -73,7 +87,6 @@ def times_chart(
         return None
     base = names[compared.base]
     figure, axes = _bars(len(runs), 6, f"time per record, as a multiple of {fitted(base, 34)}")
-    each, _ = looks(runs, names, len(OF_RUN), len(DASHES))
     tips: dict[str, str] = {}
     greatest = widest = 1.0
     for row, (run, value) in enumerate(zip(runs, compared.times, strict=True)):
@@ -83,7 +96,7 @@ def times_chart(
         words = f"{times(value)}, {rate(run.records_per_s)} records/s"
         _write_names(axes, row, names[row], words + _ending(run))
         alpha = 1.0 if run.is_whole else 0.45
-        color = of_run(each[row].color)
+        color = of_run(row)
         bar = axes.barh(row + MIDDLE, value, height=THICK, color=color, alpha=alpha)
         bar.patches[0].set_gid(f"time-{row}")
         tips[f"time-{row}"] = f"{names[row]}: {value:.3f} of the time, {1 / value:.3f} of the speed"
@@ -189,22 +202,14 @@ class Drawn(NamedTuple):
 class _Line(NamedTuple):
     name: str  # of its run
     split: str
-    look: Look
+    number: int  # of its color and dash
     drawn: Drawn
-    dash: Any
 
 
 def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Iterator[Chart]:
-    """Draw each metric over steps and over seconds, loss first.
-
-    Tuned workers are drawn if their number changed in any run.
-    """
+    """Draw each metric over steps and over seconds, loss first."""
     known = dict.fromkeys(["loss", *(name for run in runs for _, name in run.curves)])
-    metrics = [name for name in known if name not in (WORKERS, WAITING)][:MOST_METRICS]
-    workers = [run.curves[key].values for run in runs for key in run.curves if key[1] == WORKERS]
-    if any(np.ptp(values) > 0 for values in workers):
-        metrics += [WORKERS, WAITING]
-    for number, metric in enumerate(metrics):
+    for number, metric in enumerate([*known][:MOST_METRICS]):
         # The name of a metric is the user's: only harmless letters become part of a file's name.
         file_name = re.sub(r"[^A-Za-z0-9]", "_", metric[:40])
         if file_name != metric:
@@ -236,35 +241,27 @@ def _curve_chart(
     if not curves:
         return None
     most = min(MOST, max(LEAST, MOST_POINTS // len(curves)))
-    each, labels = looks(runs, names, len(OF_RUN), len(DASHES))
-    keys = [(split, x.tobytes(), y.tobytes()) for _, split, x, y in curves]
+    is_alone = len(runs) == 1
     splits = sorted({split for _, split, _, _ in curves})
-    val = [split for split in splits if is_validation(split)]
-    of_split = {split: Look(1 + n % (len(OF_RUN) - 1)) for n, split in enumerate(val)}
-    if len(runs) == 1:
-        labels = []
     lines: list[_Line] = []
-    for at, (number, split, x, y) in enumerate(curves):
-        look = each[number] if len(runs) > 1 else of_split.get(split, Look(0))
-        dash = DASHES[look.dash]
-        num_alike = keys.count(keys[at])
-        if 1 < num_alike <= len(OF_RUN):  # lines with the same points take turns, a stripe each
-            before = keys[:at].count(keys[at])
-            dash = (before * STRIPE, (STRIPE, STRIPE * (num_alike - 1)))
-        lines.append(_Line(names[number], split, look, thinned(x, y, most), dash))
-
-    handles = [_handle(look) for _, look in labels]
-    texts = [text for text, _ in labels]
-    for split in splits if len(splits) > 1 else ():
-        look = Look(-1) if len(runs) > 1 else of_split.get(split, Look(0))
-        handles.append(_handle(look, split))
+    for number, split, x, y in curves:  # the splits of a single run differ in color
+        look = splits.index(split) if is_alone else number
+        lines.append(_Line(names[number], split, look, thinned(x, y, most)))
+    handles: list[Line2D] = []
+    texts: list[str] = []
+    if 1 < len(runs) <= len(OF_RUN):
+        handles += [_handle(number) for number in range(len(runs))]
+        texts += names
+    for number, split in enumerate(splits if len(splits) > 1 else ()):
+        handles.append(_handle(number if is_alone else None, split))
         texts.append(_split_words(split))
     columns = 2 if max(map(len, texts), default=0) <= 28 else 1
     legend_height = 15.0 * math.ceil(len(texts) / columns)
     figure, axes = _panel(inner=196.0, top=8.0, left=56.0, bottom=38.0 + legend_height)
     axes.tick_params(length=0)
     unit = _scale_x(axes, lines, over)
-    tips = _draw_lines(axes, lines, unit, "train" if val and len(runs) > 1 else "")
+    thins = not is_alone and any(map(is_validation, splits))
+    tips = _draw_lines(axes, lines, unit, "train" if thins else "")
     _scale_y(axes, lines, metric)
     if texts:
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
@@ -272,14 +269,9 @@ def _curve_chart(
         _legend(figure, handles, texts, ncols=columns, **place, **sizes)
 
     words: list[str] = []
-    if len(runs) > 1:
+    if not is_alone:
         words.append(f"{len({line.name for line in lines})} of {len(runs)} runs.")
-    if len(set(keys)) < len(keys):
-        words.append(
-            "A line striped in several colors is that of several runs: "
-            "their values are the same, to the last bit."
-        )
-    if len(runs) > 1 and not labels:
+    if len(runs) > len(OF_RUN):
         words.append("Point at a line for its name.")
     if num_thinned := sum(line.drawn.low is not None for line in lines):
         words.append(
@@ -302,10 +294,10 @@ def _draw_lines(axes: Axes, lines: Sequence[_Line], unit: float, thin: str) -> d
     tips: dict[str, str] = {}
     for number, line in enumerate(lines):
         x, y, low, high = line.drawn
-        color = of_run(line.look.color)
+        color = of_run(line.number)
         if low is not None and high is not None:
             axes.fill_between(x / unit, low, high, color=color, alpha=0.25, linewidth=0)
-        style: dict[str, Any] = {"color": color, "linestyle": line.dash}
+        style: dict[str, Any] = {"color": color, "linestyle": _dash(line.number)}
         style["linewidth"] = 1.0 if line.split == thin else 1.9
         if is_validation(line.split) and len(x) <= MARKED:
             style |= {"marker": "o", "markersize": 3.4}
@@ -346,12 +338,15 @@ def _split_words(split: str) -> str:
     return f"{words}, {name}" if name else words
 
 
-def _handle(look: Look, split: str = "") -> Line2D:
-    style: dict[str, Any] = {"color": MUTED, "linestyle": DASHES[look.dash], "linewidth": 2.0}
-    if look.color >= 0:
-        style["color"] = of_run(look.color)
-    if split == "train":
-        style["linewidth"] = 1.0
+def _dash(number: int) -> Any:
+    """Return the dash of a run, another one after each round of colors."""
+    return DASHES[number // len(OF_RUN) % len(DASHES)]
+
+
+def _handle(number: int | None, split: str = "") -> Line2D:
+    style: dict[str, Any] = {"color": MUTED, "linewidth": 1.0 if split == "train" else 2.0}
+    if number is not None:
+        style |= {"color": of_run(number), "linestyle": _dash(number)}
     if is_validation(split):
         style |= {"marker": "o", "markersize": 3.5}
     return Line2D([], [], **style)
@@ -373,9 +368,7 @@ def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
     ends = [end for line in lines for end in line.drawn[1:] if end is not None]
     least = min(float(values.min()) for values in ends)
     greatest = max(float(values.max()) for values in ends)
-    label = fitted(metric, 24)
-    if metric not in (WORKERS, WAITING):
-        label += ", mean per record"
+    label = f"{fitted(metric, 24)}, mean per record"
     if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
         axes.set_yscale("log")
         label += ", log"

@@ -19,7 +19,14 @@ import numpy as np
 
 from framework.cli.run_records import means_of, read_record
 from framework.cli.tables import plain, share
-from framework.contracts.span import ALL_SPANS, IDLE, LateRank, RankReport, RankSpan, waiting_share
+from framework.contracts.span import (
+    ALL_SPANS,
+    IDLE,
+    LateRank,
+    RankReport,
+    RankSpan,
+    waiting_share,
+)
 from framework.contracts.waits import slow_words
 from framework.errors import CheckpointError, DataError, say, words_of
 from framework.measure.statistics import median, quartiles, spread_share
@@ -41,9 +48,6 @@ from framework.system.run_dir import (
 
 RESOURCES = ("stages_s", "queue", "usage")
 FIGURES = ("steps", "epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
-# Curves of a run with ``workers.num=auto``, beside its metrics.
-WORKERS = "workers (auto)"
-WAITING = "waiting (auto)"
 GREATEST = 1e15  # a rate above it cannot have been measured
 DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -344,9 +348,6 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
                 of_step = [s for n, s in spans_s.items() if n != "wait" or IDLE not in spans_s]
                 seconds += num_new * (math.fsum(of_step) or batch_size / (rate or math.nan))
             slow = line.get("slow_records") or slow
-            if "tuning" in line:
-                values[WORKERS] = number(line["tuning"].get("num_workers"))
-                values[WAITING] = waiting_share(spans_s)
         for name, value in values.items():
             if value is not None:
                 curve = points.setdefault((shown(split), shown(name)), array("d"))

@@ -11,9 +11,8 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from framework.cli.pages import rendered
-from framework.commands.report.charts import Chart, draw_charts
-from framework.commands.report.compare_runs import Relative, differences, labels, relative
-from framework.commands.report.page_values import cards, machines, remarks, tables, together
+from framework.commands.report import page_values
+from framework.commands.report.charts import draw_charts
 from framework.commands.report.recorded_runs import RecordedRun, find_runs
 from framework.errors import ConfigError
 from framework.system.durable import write_bytes, write_text
@@ -36,6 +35,8 @@ def write_report(
 ) -> Written:
     """Write one page about all runs at ``paths``; ``relative_to`` names the run whose time is 1.
 
+    Its only script sorts the tables.
+
     Raises:
         ConfigError: C175 for an unknown ``relative_to``, C176 if ``output`` is no .html file.
     """
@@ -46,10 +47,29 @@ def write_report(
         fix = "give a name that ends in .html"
         raise ConfigError(176, f"page = {output}", "does not name a page", fix)
     runs = find_runs(paths)
-    names = labels(runs)
-    compared = relative(runs, relative_to)
+    names = page_values.labels(runs)
+    compared = page_values.relative(runs, relative_to)
     charts = draw_charts(runs, names, compared, png)
-    write_text(output, page(runs, names, compared, charts, _title(paths, runs)))
+    script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
+    html = rendered(
+        TEMPLATES / "report.html",
+        title=_title(paths, runs),
+        written=strftime("%Y-%m-%d %H:%M"),
+        script=Markup(script),  # noqa: S704  # our own file
+        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        names=names,
+        runs=runs,
+        cards=page_values.cards(runs, names),
+        remarks=page_values.remarks(runs),
+        commands=page_values.together(
+            (run.command, n) for n, run in enumerate(runs) if run.command
+        ),
+        charts=[chart._replace(svg=Markup(chart.svg)) for chart in charts],  # noqa: S704  # escaped
+        tables=page_values.tables(runs, names, compared),
+        changes=page_values.differences([run.config for run in runs]),
+        machines=page_values.machines(runs),
+    )
+    write_text(output, html)
     pictures: list[Path] = []
     for chart in charts:
         if chart.png is not None:
@@ -70,30 +90,3 @@ def _title(paths: Sequence[str], runs: Sequence[RecordedRun]) -> str:
     elif len(runs) == 1:
         kind = "Run"
     return f"{kind} {shown(os.path.basename(places.pop()))}"
-
-
-def page(
-    runs: Sequence[RecordedRun],
-    names: Sequence[str],
-    compared: Relative,
-    charts: Sequence[Chart],
-    title: str,
-) -> str:
-    """Return the HTML. Its only script sorts the tables."""
-    script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
-    return rendered(
-        TEMPLATES / "report.html",
-        title=title,
-        written=strftime("%Y-%m-%d %H:%M"),
-        script=Markup(script),  # noqa: S704  # our own file
-        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        names=names,
-        runs=runs,
-        cards=cards(runs, names),
-        remarks=remarks(runs),
-        commands=together((run.command, n) for n, run in enumerate(runs) if run.command),
-        charts=[chart._replace(svg=Markup(chart.svg)) for chart in charts],  # noqa: S704  # escaped
-        tables=tables(runs, names, compared),
-        changes=differences([run.config for run in runs]),
-        machines=machines(runs),
-    )

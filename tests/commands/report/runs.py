@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from framework.commands.report.charts import Chart, draw_charts
-from framework.commands.report.compare_runs import labels, relative
+from framework.commands.report.page_values import labels, relative
 from framework.commands.report.recorded_runs import read_run
 from framework.system.run_dir import write_object
 

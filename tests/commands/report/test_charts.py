@@ -81,19 +81,6 @@ def test_each_validation_set_has_a_line_of_its_own(tmp_path):
     assert read_run(folder).val == {"clean.loss": 9.5, "noisy.loss": 9.5}
 
 
-def test_a_tuned_run_shows_its_workers_and_its_waiting(tmp_path):
-    lines = [
-        {**line, "tuning": {"num_workers": 2 + line["step"] // 20}}
-        for line in lines_of()
-        if line["split"] == "train"
-    ]
-    charts = drawn([make_run(tmp_path / "a", lines=lines)])
-    titles = [chart.title for chart in charts.values()]
-    assert "workers (auto) over steps" in titles
-    assert "waiting (auto) over seconds" in titles
-    assert not [name for name in drawn([make_run(tmp_path / "b")]) if "auto" in name]
-
-
 def test_of_many_points_none_lies_outside_of_what_is_drawn():
     x, y = np.arange(100_000.0), np.random.default_rng(0).normal(size=100_000)
     y[54_321] = 99.0  # a single peak

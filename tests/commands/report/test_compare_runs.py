@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from framework.cli.run_records import chosen, varying
-from framework.commands.report.compare_runs import (
+from framework.commands.report.page_values import (
     ABSENT,
-    Look,
     alike,
     differences,
     labels,
-    looks,
     relative,
 )
 from framework.commands.report.recorded_runs import MetricCurve, RecordedRun
@@ -73,15 +71,3 @@ def test_of_a_bench_the_median_of_the_rounds_counts():
 def test_runs_that_learned_the_same_are_found():
     runs = [run(losses=losses) for losses in ([3, 2], [3, 2.1], [], [3, 2], [3, 2, 1])]
     assert alike(runs) == [[0, 3], [1], [4]]
-
-
-def test_of_many_runs_color_and_dash_tell_a_choice_each():
-    runs = [
-        run(loader=loader, data=data, seed=str(seed))
-        for loader in "xy"
-        for data in "abc"
-        for seed in range(10)
-    ]
-    each, legend = looks(runs, [str(number) for number in range(60)], 8, 4)
-    assert (each[0], each[10], each[30]) == (Look(0, 0), Look(1, 0), Look(0, 1))
-    assert [text for text, _ in legend] == ["data=a", "data=b", "data=c", "loader=x", "loader=y"]

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from framework.commands.report.compare_runs import relative
 from framework.commands.report.page_values import (
     cards,
     ranks_table,
+    relative,
     remarks,
     runs_table,
     slow_table,

@@ -4,8 +4,6 @@ from pathlib import Path
 import pytest
 
 from framework.commands.report.recorded_runs import (
-    WAITING,
-    WORKERS,
     find_runs,
     is_bench,
     read_bench,
@@ -145,13 +143,6 @@ def test_lines_that_are_none_are_left_out_and_counted(tmp_path, bad):
     metrics = read_metrics(written(tmp_path, [bad, *lines_of()]))
     assert metrics.num_bad == 1
     assert len(metrics.curves["train", "loss"].steps) == 10
-
-
-def test_a_tuned_run_has_curves_of_its_workers_and_its_waiting(tmp_path):
-    line = {**line_of(10), "wait_s": 1.0, "forward_s": 3.0, "tuning": {"num_workers": 4}}
-    curves = read_metrics(written(tmp_path, [line])).curves
-    assert curves["train", WORKERS].values.tolist() == [4.0]
-    assert curves["train", WAITING].values.tolist() == [0.25]
 
 
 # Benches
