@@ -31,10 +31,7 @@ def granted(arguments: Sequence[str]) -> Grant:
 
 
 def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
-    """Return what a ``_target_`` may begin with, beyond ours.
-
-    ConfigError C105, C207 for what a file must not say.
-    """
+    """Return what a ``_target_`` may begin with, beyond ours. ConfigError C105, C207."""
     given = config.get("allow_targets") or []
     option_rules("train")["allow_targets"].check("allow_targets", given)
     if given and "allow_targets" not in grant.keys:

@@ -118,13 +118,10 @@ def without_options(arguments: Sequence[str]) -> list[str]:
 
 
 def with_store(arguments: list[str], command: str, key: str = "store") -> list[str]:
-    """Return the words with ``store=`` for the plain word, which is the path of a store.
+    """Return the words with ``store=``, or another key, for the plain word, which is a path.
 
-    A plain word is neither an option nor an override, or the name of a file. ``key`` may be another
-    key of a path. ``-sc`` completes words, and is left alone.
-
-    Raises:
-        ConfigError: C100 for several plain words, or for one beside ``key=``.
+    A plain word is neither an option nor an override, or it is the name of a file. ConfigError C100
+    for several, or for one beside ``key=``.
     """
     if arguments[:1] == ["-sc"]:
         return arguments

@@ -30,14 +30,10 @@ def composed(
 ) -> tuple[Config, tuple[str, ...]]:
     """Compose and check what ``paceline train`` would train with these overrides.
 
-    ``config_dir`` is the user's folder of groups and recipes, and a misspelled word may mean one of
-    ``own_keys``, the keys of the command.
+    ``config_dir`` is the user's folder, and a misspelled word may mean one of ``own_keys``.
 
     Returns:
         The configuration as plain values, and the prefixes of the user's packages.
-
-    Raises:
-        ConfigError: For a configuration that could not be trained.
     """
     with explained("train", overrides, config_dir, own_keys), hydra_session("train", config_dir):
         return checked(compose("train", list(overrides)), grant)
@@ -46,8 +42,7 @@ def composed(
 def checked(composition: DictConfig, grant: Grant) -> tuple[Config, tuple[str, ...]]:
     """Check a composed configuration of ``train``. Return what ``composed`` returns.
 
-    ConfigError C174 for a typed key that ready batches would ignore; their size is their own unless
-    ``batch_size`` is set.
+    ConfigError C174 for a typed key that ready batches would ignore.
     """
     config = resolved(composition)
     allowed = allowed_targets(config, grant)
@@ -70,12 +65,7 @@ def checked(composition: DictConfig, grant: Grant) -> tuple[Config, tuple[str, .
 
 
 def _check_data_named(config: Config) -> None:
-    """Check that the data to train on is named, and that named validation data is used.
-
-    Raises:
-        ConfigError: C103 if nothing names the data to train on, C205 if ``data.val`` is typed
-            beside folds.
-    """
+    """Check that data is named, and that named validation data is used. ConfigError C103, C205."""
     data, has_folds = config["data"], config["folds"] is not None
     if has_folds and any(f"{key}.".startswith("data.val.") for key in last().data_keys):
         what = "is not used, because a fold of data.train validates"

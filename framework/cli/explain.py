@@ -16,20 +16,12 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework import errors
 from framework.cli import precedence
 from framework.cli.arguments import quoted
 from framework.cli.hydra_session import hydra_session
 from framework.config.paths import CONF, ROOT
-from framework.config.targets import static_signature
-from framework.errors import (
-    ConfigError,
-    PacelineError,
-    ResourceError,
-    did_you_mean,
-    listed,
-    printable,
-    say,
-)
+from framework.config.signature import static_signature
 from framework.system.extras import pip_install
 
 T = TypeVar("T")
@@ -83,8 +75,8 @@ def help_text(command: str, config_dir: str | None, arguments: Sequence[str] = (
             if name in texts:
                 keys_of_choices.append(_keys_of_choice(group, name, texts[name]))
             elif name not in ("", "null"):
-                hint = did_you_mean(name, list(texts))
-                keys_of_choices.append(f"\n{group}={printable(name)}: no such choice{hint}")
+                hint = errors.did_you_mean(name, list(texts))
+                keys_of_choices.append(f"\n{group}={errors.printable(name)}: no such choice{hint}")
     # the block between ``# keys`` and ``hydra:``
     text = (CONF / f"{command}.yaml").read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
     keys = [f"  {line}" for line in text.split("\nhydra:", 1)[0].splitlines() if line.strip()]
@@ -98,7 +90,7 @@ def _keys_of_choice(group: str, name: str, text: str) -> str:
     keys = [line for line in lines if line.strip() and not line.startswith(("#", "_target_:"))]
     if not keys:
         return f"{title}: has no keys"
-    shown = [printable(line) for line in keys]
+    shown = [errors.printable(line) for line in keys]
     # The keys of a recipe are top-level. The keys of any other choice belong to its group.
     if "# @package _global_" not in lines:
         shown = [f"{group}:", *(f"  {line}" for line in shown)]
@@ -108,7 +100,7 @@ def _keys_of_choice(group: str, name: str, text: str) -> str:
 def _first_comment(text: str) -> str:
     for line in text.splitlines():
         if line.startswith("#") and not line.startswith("# @package"):
-            return printable(line[1:].strip())
+            return errors.printable(line[1:].strip())
     return ""
 
 
@@ -124,13 +116,10 @@ def _groups(command: str) -> dict[str, list[str]]:
 def explained(
     command: str, words: Sequence[str], config_dir: str | None, own_keys: Sequence[str] = ()
 ) -> Generator[None]:
-    """Turn an error of Hydra's inside the block into its ConfigError.
-
-    ``own_keys`` are words that the command takes beside those of the configuration.
-    """
+    """Turn an error of Hydra's into its ConfigError. The command also takes ``own_keys``."""
     try:
         yield
-    except PacelineError:
+    except errors.PacelineError:
         raise
     except Exception as error:  # a file can make Hydra raise anything
         raise explain(command, list(words), error, config_dir, own_keys) from error
@@ -142,11 +131,8 @@ def explain(
     error: Exception,
     config_dir: str | None,
     own_keys: Sequence[str] = (),
-) -> PacelineError:
-    """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe; R112 for a plugin.
-
-    ``config_dir`` is the user's folder of groups and recipes.
-    """
+) -> errors.PacelineError:
+    """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe; R112 for a plugin."""
     text = str(error)
     if choice := UNKNOWN_CHOICE.search(text):
         return _unknown_choice(command, choice[1], config_dir)
@@ -154,7 +140,7 @@ def explain(
         key = match[1]
         if "@" in key and not key.startswith(("+", "~")):
             fix = f"put a + before it: +{key}=CHOICE"
-            return ConfigError(102, key, "is not there to be replaced", fix)
+            return errors.ConfigError(102, key, "is not there to be replaced", fix)
         name = key.lstrip("+~").split("@")[0]
         return unknown_key(command, arguments, name, config_dir, own_keys)
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
@@ -171,26 +157,28 @@ def explain(
                 continue
         fix = f"to give it as text, quote the value: {shlex.quote(f'{key}={quoted(value)}')}"
         break
-    return ConfigError(100, f"paceline {command}", what, fix)
+    return errors.ConfigError(100, f"paceline {command}", what, fix)
 
 
-def _unknown_choice(command: str, name: str, config_dir: str | None) -> PacelineError:
+def _unknown_choice(command: str, name: str, config_dir: str | None) -> errors.PacelineError:
     group, _, choice = name.partition("/")
     if group not in _groups(command):  # hydra/launcher
         group, _, choice = name.rpartition("/")
     if not group:
-        return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
+        return errors.ConfigError(
+            104, name, "no such configuration", f"see 'paceline {command} --help'"
+        )
     if group in ("hydra/launcher", "hydra/sweeper") and choice in PLUGINS:
         what = "is of a package that is not installed"
-        return ResourceError(112, f"{group} = {choice}", what, pip_install(PLUGINS[choice]))
+        return errors.ResourceError(112, f"{group} = {choice}", what, pip_install(PLUGINS[choice]))
     choices = known_choices(command, group, config_dir)
     fix = f"choose {', '.join(choices)}" if choices else "see --help for the groups"
     if group in PATH_KEYS and {".", "/"} & set(choice):
         fix = f"give a path as {PATH_KEYS[group]}={choice}; {fix}"
     if group == "recipes" and config_dir is None:
         fix = f"add --config-dir DIR if DIR/{name}.yaml is yours; {fix}"
-    what = f"no such choice{did_you_mean(choice, choices)}"
-    return ConfigError(104, f"{group} = {choice}", what, fix)
+    what = f"no such choice{errors.did_you_mean(choice, choices)}"
+    return errors.ConfigError(104, f"{group} = {choice}", what, fix)
 
 
 def unknown_key(
@@ -199,7 +187,7 @@ def unknown_key(
     key: str,
     config_dir: str | None,
     own_keys: Sequence[str] = (),
-) -> ConfigError:
+) -> errors.ConfigError:
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
     groups = _groups(command)
     config = _chosen(command, arguments, config_dir)
@@ -213,39 +201,41 @@ def unknown_key(
         if having := [name for name in blocks if key in _flat(blocks[name], f"{group}.")]:
             words = " or ".join(f"{group}={name}" for name in having)
             fix = f"choose {words}, which {'has' if len(having) == 1 else 'have'} it"
-            return ConfigError(102, key, f"the chosen {group} has no such key", fix)
+            return errors.ConfigError(102, key, f"the chosen {group} has no such key", fix)
     place, _, name = key.rpartition(".")
     block: Any = config
     for part in place.split("."):
         block = block.get(part) if isinstance(block, dict) else None
     if block == {}:
         what = f"{place} has no keys yet"
-        return ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
+        return errors.ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
     target = block.get("_target_", "") if isinstance(block, dict) else ""
     signature = static_signature(target) if target else None
     taken = () if signature is None else signature.names
     if name in taken:
         what = f"is not in the configuration, though {target} takes it"
-        return ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
+        return errors.ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
     known = [*known, *own_keys, *(f"{place}.{other}" for other in taken)]
-    hint = did_you_mean(key, known)
+    hint = errors.did_you_mean(key, known)
     if not hint and "." not in key:
         # A misspelled group is nearer to the groups than to dotted keys.
-        hint = did_you_mean(key, [name for name in known if "." not in name])
-    return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
+        hint = errors.did_you_mean(key, [name for name in known if "." not in name])
+    return errors.ConfigError(
+        102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'"
+    )
 
 
-def _known_key(arguments: list[str], key: str, known: Sequence[str]) -> ConfigError:
+def _known_key(arguments: list[str], key: str, known: Sequence[str]) -> errors.ConfigError:
     changes = [word for word in arguments if word.startswith(("+", "~"))]
     if any(re.split("[=@]", word.lstrip("+~"))[0] == key for word in changes):
         what = "is there, and has another value than the line says"
-        return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
+        return errors.ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
     if any(word.startswith(f"{key}={{") for word in arguments):
         what = "the block there lacks one of the keys"
-        return ConfigError(102, key, what, f"put ++ before it: ++{key}={{NAME: VALUE}}")
+        return errors.ConfigError(102, key, what, f"put ++ before it: ++{key}={{NAME: VALUE}}")
     # as data=a.h5, where a command has the block data and not the group
     below = [name for name in known if name.startswith(f"{key}.")]
-    return ConfigError(102, key, "is a block of keys", f"give {listed(below)}")
+    return errors.ConfigError(102, key, "is a block of keys", f"give {errors.listed(below)}")
 
 
 def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
@@ -260,10 +250,7 @@ def known_keys(command: str, arguments: list[str], config_dir: str | None) -> li
 
 
 def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[str, Any]:
-    """Return the configuration with the typed choices, or the usual ones if they do not compose.
-
-    It is empty if nothing composes.
-    """
+    """Return the configuration with the typed choices, or the usual ones, or nothing."""
     pairs = [word for word in arguments if "=" in word and "," not in word]
     chosen = [word for word in pairs if word.split("=")[0] in _groups(command)]
 
@@ -281,10 +268,7 @@ def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[
 def _asked(
     command: str, ask: Callable[[ConfigLoader], T], config_dir: str | None, otherwise: T
 ) -> T:
-    """Ask Hydra about the configuration. The answer is only a hint, so it may be ``otherwise``.
-
-    Nothing is printed: notes about what is composed here are not about what the user typed.
-    """
+    """Ask Hydra for a hint, without notes on what is composed; ``otherwise`` if it has none."""
     try:
         with redirect_stderr(StringIO()), hydra_session(command, config_dir) as hydra:
             return ask(hydra.config_loader)
@@ -308,7 +292,7 @@ def print_origins(command: str, arguments: list[str], key: str, config_dir: str 
     """
     if not key or key.startswith("-") or "=" in key:
         fix = f"paceline {command} ... --explain optim.lr"
-        raise ConfigError(124, f"--explain {key}".strip(), "needs a key", fix)
+        raise errors.ConfigError(124, f"--explain {key}".strip(), "needs a key", fix)
     # (key, the file or the word, the value there, why it does not count), from weak to strong
     origins: list[tuple[str, str, Any, str]] = []
     with explained(command, arguments, config_dir), hydra_session(command, config_dir) as hydra:
@@ -337,14 +321,14 @@ def print_origins(command: str, arguments: list[str], key: str, config_dir: str 
                 resolved = f"  (that is {OmegaConf.select(config, leaf)})"
             except OmegaConfBaseException as error:
                 resolved = f"  (cannot be resolved: {str(error).splitlines()[0]})"
-        say(f"{leaf} = {_shown(value)}{resolved}")
+        errors.say(f"{leaf} = {_shown(value)}{resolved}")
         own = [origin for origin in origins if origin[0] == leaf]
         counting = next((origin for origin in reversed(own) if not origin[3]), None)
         width = max((len(place) for _, place, _, _ in own), default=0)
         for origin in own:
             _, place, there, dropped = origin
             end = "  <- this one counts" if origin is counting else f"  {dropped}" * bool(dropped)
-            say(f"  {place:{width}}  {_shown(there)}{end}")
+            errors.say(f"  {place:{width}}  {_shown(there)}{end}")
     return 0
 
 

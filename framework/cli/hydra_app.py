@@ -34,17 +34,10 @@ class JobFailed(Exception):
 def run_app(command: str, arguments: list[str], task: Task, result: Result = lambda _: None) -> int:
     """Compose ``conf/<command>.yaml`` and run the task on it, or on every job of a sweep.
 
-    Args:
-        command: The command's name.
-        arguments: The words after it.
-        task: Returns an exit code.
-        result: Returns a job's result, which a sweeper that searches optimizes.
+    ``task`` returns an exit code, and ``result`` what a sweeper that searches optimizes.
 
     Returns:
         The first exit code that is not 0.
-
-    Raises:
-        ConfigError: For what Hydra cannot compose.
     """
     if "--help" in arguments or "-h" in arguments:
         print(help_text(command, option(arguments, "--config-dir", "-cd"), arguments))
@@ -94,10 +87,9 @@ class _Parser(ArgumentParser):
 
 
 def _parsed(arguments: list[str]) -> Namespace:
-    """Parse options and overrides in any order.
+    """Parse options and overrides in any order. ConfigError C124 for an option that is not there.
 
-    The options are those of Hydra's that are safe: ``--experimental-rerun`` unpickles any file.
-    ConfigError C124 for an option that is not there.
+    Only Hydra's safe options are: ``--experimental-rerun`` unpickles any file.
     """
     options = (*FLAGS, *TAKES_VALUE)
     for before, word in zip(["", *arguments], arguments, strict=False):

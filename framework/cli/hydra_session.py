@@ -84,10 +84,7 @@ class SearchFolders(SearchPathPlugin):
 
 @contextmanager
 def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hydra"]:
-    """Start Hydra for ``conf/<command>.yaml``; ``hydra.compose`` works inside the block.
-
-    ``config_dir`` is the user's folder of groups and recipes.
-    """
+    """Start Hydra for a command and the user's folder; ``hydra.compose`` works inside."""
     plugins = Plugins.instance()
     for plugin, kind in ((SearchFolders, SearchPathPlugin), (CheckedFolder, ConfigSource)):
         if plugin not in plugins.discover(kind):
@@ -165,11 +162,7 @@ def as_written(config: DictConfig) -> dict[str, Any]:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Return plain values.
-
-    Raises:
-        ConfigError: C103 names every key that must be given, C104 a reference that leads nowhere.
-    """
+    """Return plain values. ConfigError C103 (one is missing), C104 (a reference leads nowhere)."""
     _count_references_anew()
     try:
         missing = sorted(OmegaConf.missing_keys(config))
@@ -197,9 +190,8 @@ class CheckedFolder(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """Read one file and apply the rules of precedence to it.
 
-        Raises:
-            ConfigError: C114 for more than 64 KiB, C115 for what is no YAML or has an alias, C117
-                for a name outside the folder, C206 if the file hides one of the user's.
+        ConfigError C114 (more than 64 KiB), C115 (no YAML, or an alias), C117 (a name outside the
+        folder), C206 (it hides a file of the user's).
         """
         file_name = self._normalize_file_name(config_path)
         path = os.path.normpath(self._place(file_name))
@@ -296,14 +288,11 @@ class IsSweep(Exception):
 
 
 class GuardedLoader(ConfigLoaderImpl):
-    """Hydra's loader of configurations, with the rules of precedence and checks of the result.
-
-    Launchers send it to other processes, so it can be pickled.
+    """Hydra's loader, with our rules of precedence and checks. Launchers pickle it.
 
     Attributes:
         has_users_folder: Whether files may be read that are not ours.
-        expects_run: Whether the next configuration is that of a single run. If it asks for a sweep,
-            IsSweep is raised.
+        expects_run: Whether to raise IsSweep if the next configuration asks for a sweep.
     """
 
     has_users_folder = False
@@ -317,10 +306,7 @@ class GuardedLoader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """Compose.
-
-        ConfigError C117 for endless defaults, C125 for what a file may not tell Hydra.
-        """
+        """Compose. ConfigError C117 for endless defaults, C125 for what no file may tell Hydra."""
         _count_references_anew()
         words = self.typed(overrides)
         expected: dict[str, Any] | None = None
@@ -361,10 +347,7 @@ class GuardedLoader(ConfigLoaderImpl):
         return config
 
     def typed(self, words: Sequence[str]) -> list[str]:
-        """Return the overrides as Hydra takes them.
-
-        ConfigError C125 for a search path, which Hydra would read and import without our checks.
-        """
+        """Return overrides as Hydra takes them. ConfigError C125: a path is read unchecked."""
         for word in words:
             if word.lstrip("+~").startswith("hydra.searchpath"):
                 fix = "give the folder as --config-dir DIR"

@@ -1,7 +1,4 @@
-"""The options of a command without groups of choices: a dataclass, set by words ``key=value``.
-
-A field states the type, the default, the range and the help of its option, each once.
-"""
+"""The options of a command without groups of choices: a dataclass, set by words ``key=value``."""
 
 import json
 import os
@@ -25,13 +22,10 @@ COMPLETION = ("-sc", "--shell-completion")
 
 
 def option(default: Any = MISSING, about: str = "", *, key: str = "", **rule: Any) -> Any:
-    """Return the field of an option.
+    """Return the field of an option, which must be given if it has no default.
 
-    Args:
-        default: The default; without one the option must be given.
-        about: The line of ``--help``.
-        key: The key on the command line, such as ``data.val``; by default the field's name.
-        rule: What ``Rule`` takes beside the type, such as ``least=1`` or ``choices=("a", "b")``.
+    ``about`` is its line of ``--help``, ``key`` its key if that is not the field's name, and
+    ``rule`` what ``Rule`` takes beside the type, such as ``least=1`` or ``choices=("a", "b")``.
     """
     metadata = {"about": about, "key": key, "rule": rule}
     if isinstance(default, list):
@@ -52,21 +46,10 @@ def run_options(
     action: Callable[[T, Path], RunOutcome],
     plain: str = "",
 ) -> int:
-    """Run a command with the options that its words set.
+    """Run a command with the options that its words set, and return the exit code.
 
-    Args:
-        command: The command's name.
-        words: The words after it.
-        kind: The dataclass of its options, whose docstring heads the page of ``--help``.
-        action: What to do. It gets a directory below ``outputs/`` for what it writes, which it has
-            to make.
-        plain: The key that words without ``=`` stand for, if any.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ConfigError: For words that set no options of the command.
+    The docstring of ``kind`` heads the page of ``--help``. The action gets a directory below
+    ``outputs/``, which it makes if it writes. Words without ``=`` stand for the key ``plain``.
     """
     if words[:1] and words[0] in COMPLETION:
         begun = os.environ.get("COMP_LINE", "").rpartition(" ")[2]
@@ -87,9 +70,8 @@ def time_stamp() -> str:
 def read_options(command: str, words: Sequence[str], kind: type[T], plain: str = "") -> T:
     """Return the options that ``words`` set.
 
-    Raises:
-        ConfigError: C100 for plain words, C102 for an unknown key, C103 for a missing one, C124 for
-            an unknown ``--option``, and the number of an option's rule for its value.
+    ConfigError C100 (plain words), C102 (unknown key), C103 (missing key), C124 (unknown
+    ``--option``), or the number of an option's rule.
     """
     rules = rules_of(kind)
     given: dict[str, Any] = {}

@@ -14,24 +14,10 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from framework import errors
 from framework.config.schema import AFTER_STEP, PROFILE
 from framework.contracts.span import IDLE, LateRank
 from framework.contracts.waits import slow_words
-from framework.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_PREEMPTED,
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DistributedError,
-    HungRankError,
-    PacelineError,
-    ResourceError,
-    UserCodeError,
-    escaped,
-    say,
-    words_of,
-)
 from framework.measure.statistics import BUSY_CORES
 from framework.system.memory import lacks_memory, memory_error
 from framework.system.run_dir import ENDED, NEXT_FACTS, SUMMARY, read_object, redacted, write_object
@@ -70,7 +56,7 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
     """Print the table of one run, or one line for a job of a sweep (``short``)."""
     console = SafeConsole()
     summary: dict[str, Any] = {}
-    if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
+    if code in (0, errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED):
         summary = read_object(run_dir / SUMMARY)
     lines: list[str | Table] = []
     if summary and short:
@@ -185,8 +171,7 @@ class RunOutcome(NamedTuple):
 def told(action: Callable[[Path], RunOutcome], run_dir: Path | None = None) -> int:
     """Do one job of a command that does not train. Print why it failed, and return its exit code.
 
-    The action gets ``run_dir``, by default the directory that Hydra made for the job. An empty one
-    is removed afterwards.
+    ``run_dir`` is by default the directory that Hydra made. An empty one is removed afterwards.
     """
     if run_dir is None:
         from hydra.core.hydra_config import HydraConfig  # noqa: PLC0415  # takes 0.1 s to load
@@ -201,7 +186,7 @@ def told(action: Callable[[Path], RunOutcome], run_dir: Path | None = None) -> i
 def told_code(outcome: RunOutcome) -> int:
     """Print why an action failed, if it did. Return the exit code."""
     if outcome.code:
-        say(outcome.reason, sys.stderr)
+        errors.say(outcome.reason, sys.stderr)
     return outcome.code
 
 
@@ -213,19 +198,15 @@ def outcome_of(
 ) -> RunOutcome:
     """Do the action and turn an error into its line.
 
-    Args:
-        action: What to do.
-        run_dir: Gets ``debug.log`` with the traceback of an error in the user's code, or an unknown
-            one, and with those of all ranks if one hangs.
-        show_traceback: Print the traceback, too.
-        packages: Prefixes of the user's module names, for installed code.
+    ``run_dir`` gets ``debug.log`` with the traceback of an unknown error or one of the user's code,
+    which ``packages`` begin if it is installed, and with those of all ranks if one hangs.
     """
     try:
         return action()
     except BrokenPipeError:
         raise  # the job's starter handles it
     except KeyboardInterrupt:  # somebody's code raised it: our handlers raise nothing
-        return RunOutcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
+        return RunOutcome(errors.EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
     except (Exception, SystemExit) as raised:  # noqa: BLE001  # the last resort
         error = raised
     if threading.current_thread() is threading.main_thread():
@@ -236,15 +217,15 @@ def outcome_of(
         raise error
     text = "".join(traceback.format_exception(error))
     if show_traceback:
-        say(text, sys.stderr)
-    line = str(known or f"error[X100]: {type(error).__name__}: {words_of(error)}")
+        errors.say(text, sys.stderr)
+    line = str(known or f"error[X100]: {type(error).__name__}: {errors.words_of(error)}")
     hint = ""
-    if known is None or isinstance(known, UserCodeError | HungRankError):
+    if known is None or isinstance(known, errors.UserCodeError | errors.HungRankError):
         hint = "; debug=trace shows more"
         log = run_dir / "debug.log"
         with suppress(OSError):  # the directory may be what is gone
             run_dir.mkdir(parents=True, exist_ok=True)
-            log.write_text(escaped(redacted(text)), "utf-8", "surrogateescape")
+            log.write_text(errors.escaped(redacted(text)), "utf-8", "surrogateescape")
             hint = f"; the traceback is in {log}"
     notes = [str(note) for part in _chain(error) for note in getattr(part, "__notes__", ())]
     steps = [int(note.removeprefix(AFTER_STEP)) for note in notes if note.startswith(AFTER_STEP)]
@@ -252,7 +233,7 @@ def outcome_of(
         1 if known is None else known.exit_code,
         redacted(line) + hint,
         steps[0] if steps else None,
-        known.rank if isinstance(known, HungRankError) else None,
+        known.rank if isinstance(known, errors.HungRankError) else None,
     )
 
 
@@ -292,7 +273,7 @@ def _write_end(outcome: RunOutcome, run_dir: Path) -> None:
 def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
     """Write ``exit.json``, print how the run went and why it failed, and return the exit code."""
     # The disk may be full, or the directory removed: the printed line still says what happened.
-    with suppress(PacelineError, OSError):
+    with suppress(errors.PacelineError, OSError):
         _write_end(outcome, run_dir)
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
@@ -317,11 +298,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | None:
+def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineError | None:
     """Return the error of ours that tells the user what to do, or None."""
     chain = list(_chain(error))
     # A damaged file may claim any size.
-    if not isinstance(error, DataError | ResourceError):
+    if not isinstance(error, errors.DataError | errors.ResourceError):
         for part in chain:
             if lacks_memory(part):
                 return memory_error(part)
@@ -329,43 +310,43 @@ def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | Non
         if refusal := _limit(part):
             return refusal
     fault = exchange_error(error)
-    is_made = isinstance(error, ConfigError | CheckpointError) and fault is not None
-    if isinstance(error, PacelineError) and not is_made:
+    is_made = isinstance(error, errors.ConfigError | errors.CheckpointError) and fault is not None
+    if isinstance(error, errors.PacelineError) and not is_made:
         return error
     number = error.errno if isinstance(error, OSError) else None
-    known: PacelineError | None = None
+    known: errors.PacelineError | None = None
     if number not in NO_ROOM:
         # A lost worker comes first: torch's handlers raise in any line, also in the user's code.
         for part in chain:
-            text = words_of(part, ALL)
+            text = errors.words_of(part, ALL)
             if isinstance(part, RuntimeError) and "DataLoader worker" in text:
                 what = f"a worker process was lost ({text[:200]})"
                 fix = (
                     "look at memory and /dev/shm, and whether the store was changed, "
                     "or set workers.kind=thread"
                 )
-                return ResourceError(102, "workers", what, fix)
+                return errors.ResourceError(102, "workers", what, fix)
         if fault is not None:
             fix = "another rank ended or hangs; its own line says why"
-            return DistributedError(103, "a rank", words_of(fault)[:200], fix)
+            return errors.DistributedError(103, "a rank", errors.words_of(fault)[:200], fix)
         known = user_error(error, packages)
     if known is None and isinstance(error, OSError) and number in (*NO_ROOM, *REFUSED):
         what = f"cannot write: {os.strerror(number or 0)}"
         fix = "free space or choose another place"
-        return ResourceError(101, str(error.filename or "disk"), what, fix)
+        return errors.ResourceError(101, str(error.filename or "disk"), what, fix)
     return known
 
 
-def _limit(error: BaseException) -> PacelineError | None:
+def _limit(error: BaseException) -> errors.PacelineError | None:
     """Return the error for a limit of the system, or for what ``deterministic=true`` forbids."""
-    words = words_of(error, ALL)
+    words = errors.words_of(error, ALL)
     is_full = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
     if is_full or os.strerror(errno.EMFILE) in words:
         fix = "raise it, or use fewer workers, or workers.kind=thread"
-        return ResourceError(109, "ulimit -n", "too many open files", fix)
+        return errors.ResourceError(109, "ulimit -n", "too many open files", fix)
     if "can't start new thread" in words:
         fix = "use fewer workers, or raise 'ulimit -u' or 'ulimit -v'"
-        return ResourceError(110, "threads", "the system starts no more of them", fix)
+        return errors.ResourceError(110, "threads", "the system starts no more of them", fix)
     if isinstance(error, RuntimeError) and NOT_REPEATABLE in words:
         from framework.system.rng import is_deterministic  # noqa: PLC0415  # loads torch, as above
 
@@ -373,14 +354,14 @@ def _limit(error: BaseException) -> PacelineError | None:
             *_, operator = words.partition(NOT_REPEATABLE)[0].split() or [""]
             what = f"{operator} has no algorithm that repeats its results"
             fix = "use another operator in the model, or leave the option out"
-            return ConfigError(361, "deterministic = true", what, fix)
+            return errors.ConfigError(361, "deterministic = true", what, fix)
     return None
 
 
 def exchange_error(error: BaseException) -> BaseException | None:
     """Return what a failed exchange between ranks has raised, if ``error`` was made of that."""
     for part in _chain(error):
-        text = words_of(part, ALL)
+        text = errors.words_of(part, ALL)
         if isinstance(part, RuntimeError) and any(word in text for word in PEER_WORDS):
             return part
     return None

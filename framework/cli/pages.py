@@ -1,10 +1,7 @@
 """Pages of HTML that load nothing from elsewhere, and the colors and the style of their charts.
 
-People with color blindness can tell the colors apart, light or dark: a test compares them as each
-kind of color blindness shows them.
-
-Source: M. Okabe and K. Ito, Color Universal Design, 2008. Purple and gray replace their yellow,
-which is hard to see on white, and their black.
+Source of the colors: M. Okabe and K. Ito, Color Universal Design, 2008. Purple and gray replace
+their yellow, which is hard to see on white, and their black.
 """
 
 import logging

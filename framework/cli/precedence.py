@@ -36,10 +36,7 @@ class File(NamedTuple):
 
 
 class Composition:
-    """The words of one composition, and the files it has read.
-
-    ``command`` is None to edit no file, and ``is_group`` says whether a key is a group of choices.
-    """
+    """The words of one composition, and its files, which only a command edits."""
 
     def __init__(
         self,
@@ -182,8 +179,7 @@ def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
 def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
     """Remove from ``config``, which was read from ``path``, what a stronger layer replaces.
 
-    ``config_path`` is Hydra's name for the file, such as ``recipes/digits``, and ``is_global`` says
-    whether its keys stand at the top of the configuration.
+    The keys of a global file stand at the top of the configuration.
     """
     name = config_path.removesuffix(".yaml")
     if not isinstance(config, DictConfig) or _composition.command is None:
@@ -293,10 +289,7 @@ def _bases_of(name: str, defaults: Any) -> set[str]:
 def files_in_order(
     loader: ConfigLoader, command: str, words: Sequence[str]
 ) -> Iterator[tuple[str, File, dict[str, Any]]]:
-    """Yield the name of each file of the last composition, the file, and its values by dotted key.
-
-    The weakest file comes first.
-    """
+    """Yield name, file and values by dotted key of the last composition's files, weakest first."""
     files, dropped = dict(_composition.files), list(_composition.dropped)
     # Hydra reads all files again, and what they say has been noted already.
     defaults = loader.compute_defaults_list(command, list(words), RunMode.RUN).defaults

@@ -1,6 +1,4 @@
-"""Run in this process, or in ranks in processes of their own, each started through
-``start_rank``.
-"""
+"""Run in this process, or in ranks that are started through ``start_rank``."""
 
 import json
 import os
@@ -12,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from framework import errors
 from framework.cli.allowed import find_packages
 from framework.cli.outcome import (
     RunOutcome,
@@ -25,17 +24,6 @@ from framework.cli.progress import pack_missing
 from framework.cli.signals import StopSignals
 from framework.config.schema import DALI
 from framework.config.targets import check_targets
-from framework.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_PREEMPTED,
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DistributedError,
-    NumericError,
-    UserCodeError,
-    say,
-)
 from framework.measure.host import num_cores
 from framework.parallel.hang import end_useless, hung_rank
 from framework.parallel.meeting import Meeting
@@ -51,7 +39,13 @@ Config = dict[str, Any]
 # with these exit codes a rank would only fail again
 LASTING = tuple(
     kind.exit_code
-    for kind in (ConfigError, DataError, CheckpointError, NumericError, UserCodeError)
+    for kind in (
+        errors.ConfigError,
+        errors.DataError,
+        errors.CheckpointError,
+        errors.NumericError,
+        errors.UserCodeError,
+    )
 )
 
 
@@ -95,11 +89,8 @@ def read_job(text: str) -> RankedJob:
 def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = False) -> RunOutcome:
     """Prepare the data, then train in this process or in ranks that are started for it.
 
-    Args:
-        job: The run.
-        meeting: How to meet the other hosts of the run, or None.
-        in_sweep: Whether the run is one of many in this process. DALI never frees its memory pools
-            (NVIDIA/DALI#3480), so such a job with DALI gets a process of its own.
+    A job of a sweep with DALI gets a process of its own: DALI never frees its memory pools
+    (NVIDIA/DALI#3480).
     """
     # a signal ends the command at once here: there is nothing to save yet
     pack_missing(job.config, job.allowed)
@@ -132,7 +123,7 @@ def _run(job: RankedJob, signals: StopSignals) -> RunOutcome:
 
 
 def _say(text: str) -> None:
-    say(text, sys.stderr)
+    errors.say(text, sys.stderr)
 
 
 def launch_ranks(
@@ -171,7 +162,7 @@ def launch_ranks(
         restarts = parallel.get("max_restarts", 0)
         try:
             signal_number = launch(num_processes, module, [path], environment, restarts, meeting)
-        except DistributedError as error:
+        except errors.DistributedError as error:
             failure = str(error)
     # a second signal must not change how the run ends
     StopSignals(of_rank=False).__enter__()
@@ -201,13 +192,15 @@ def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, RunOutcome]:
 
 
 def _cause(by_rank: dict[int, RunOutcome], silent: list[int], failure: str) -> RunOutcome:
-    """Return the outcome that explains the others.
-
-    That is the first rank with an error of its own, then one that names another rank that hangs,
-    then a rank that left no outcome, then any.
+    """Return the outcome that explains the others: that of the first rank with an error of its own,
+    then of one that names another rank that hangs, then of one that left nothing, then any.
     """
     outcomes = list(by_rank.values())
-    own = [outcome for outcome in outcomes if outcome.code not in (0, DistributedError.exit_code)]
+    own = [
+        outcome
+        for outcome in outcomes
+        if outcome.code not in (0, errors.DistributedError.exit_code)
+    ]
     named = [ended for rank, ended in by_rank.items() if ended.rank not in (None, rank)]
     if own or named:
         return [*own, *named][0]
@@ -215,10 +208,10 @@ def _cause(by_rank: dict[int, RunOutcome], silent: list[int], failure: str) -> R
         return outcomes[0]
     if silent:
         fix = "was it killed? look at memory and the system's log"
-        lost = DistributedError(102, f"rank {silent[0]}", "ended without a word", fix)
+        lost = errors.DistributedError(102, f"rank {silent[0]}", "ended without a word", fix)
         steps = [outcome.step for outcome in outcomes if outcome.step is not None]
         return RunOutcome(lost.exit_code, str(lost), max(steps, default=None), silent[0])
-    failed = RunOutcome(DistributedError.exit_code, failure)
+    failed = RunOutcome(errors.DistributedError.exit_code, failure)
     return next((outcome for outcome in outcomes if outcome.code), failed)
 
 
@@ -295,7 +288,7 @@ def main(path: str) -> NoReturn:
     with uninterrupted():
         write_json(result, outcome._asdict())
     end_useless()
-    if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
+    if outcome.code not in (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED):
         leave(outcome.code)
     # stopped on another host: this host's launcher, which waits for nobody, has to know
     if not signals.stopped() and config["parallel"].get("num_nodes", 1) > 1:

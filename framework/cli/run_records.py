@@ -14,22 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
-from framework.system.run_dir import (
-    ENDED,
-    FACTS,
-    REPORTS,
-    SUMMARY,
-    flat,
-    is_run,
-    newest_config,
-    number,
-    numbers,
-    open_file,
-    parsed,
-    read_object,
-    shown,
-    words,
-)
+from framework.system import run_dir
 
 # Where MLflow keeps copies of a run's files, as in mlruns/1/<id>/artifacts.
 COPIES = re.compile(r"[0-9a-f]{32}/artifacts")
@@ -56,39 +41,22 @@ class ConfiguredRun(Protocol):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run directory. What cannot be read is empty.
-
-    Attributes:
-        path: The directory.
-        name: The name of the directory.
-        status: running, finished, interrupted, failed, killed or damaged.
-        code: The exit code; None if no end is recorded.
-        reason: Why it failed, or which process is running it.
-        facts: What ``run.json`` holds.
-        summary: What ``summary.json`` holds.
-        started: When it was started or resumed, as it was written.
-        steps: Optimizer steps so far.
-        time_s: Seconds since the last start until the end or the last report; None if unknown.
-        best: Metrics of the best validation.
-        val: Metrics of the last validation.
-        choices: The options as typed.
-        config: The configuration by dotted names.
-    """
+    """One run directory. What cannot be read is empty."""
 
     path: Path
-    name: str
-    status: str
-    code: int | None
-    reason: str
-    facts: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    started: str
+    name: str  # of the directory
+    status: str  # running, finished, interrupted, failed, killed or damaged
+    code: int | None  # the exit code; None if no end is recorded
+    reason: str  # why it failed, or which process is running it
+    facts: Mapping[str, Any]  # what ``run.json`` holds
+    summary: Mapping[str, Any]  # what ``summary.json`` holds
+    started: str  # when it was started or resumed, as it was written
     steps: int | None
-    time_s: float | None
-    best: Mapping[str, float]
-    val: Mapping[str, float]
-    choices: Mapping[str, str]
-    config: Mapping[str, Any]
+    time_s: float | None  # since the last start until the end or the last report
+    best: Mapping[str, float]  # metrics of the best validation
+    val: Mapping[str, float]  # metrics of the last validation
+    choices: Mapping[str, str]  # the options as typed
+    config: Mapping[str, Any]  # by dotted names
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -106,13 +74,10 @@ class RunRecord:
 
 
 def run_dirs(folder: Path) -> Iterator[Path]:
-    """Yield the run directories in and below a folder, in order.
-
-    Links are not followed, and copies that MLflow made are no runs.
-    """
+    """Yield the run directories in and below a folder, without links and MLflow's copies."""
     for place, folders, _ in os.walk(folder):
         path = Path(place)
-        if is_run(path):
+        if run_dir.is_run(path):
             folders.clear()
             yield path
         folders[:] = sorted(
@@ -124,24 +89,24 @@ def run_dirs(folder: Path) -> Iterator[Path]:
 
 def read_record(path: Path) -> RunRecord:
     """Read one run directory."""
-    facts = read_object(path / FACTS)
-    summary = read_object(path / SUMMARY)
-    ended = read_object(path / ENDED)
-    log = {} if summary else _last_reports(path / REPORTS)
-    started = shown(facts.get("started", ""))
-    time_s = number(summary.get("wall_s"))
+    facts = run_dir.read_object(path / run_dir.FACTS)
+    summary = run_dir.read_object(path / run_dir.SUMMARY)
+    ended = run_dir.read_object(path / run_dir.ENDED)
+    log = {} if summary else _last_reports(path / run_dir.REPORTS)
+    started = run_dir.shown(facts.get("started", ""))
+    time_s = run_dir.number(summary.get("wall_s"))
     if time_s is None:
         with suppress(ValueError, OSError):
             begin = datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-            time_s = max(0.0, (path / REPORTS).lstat().st_mtime - begin)
-    steps = number(summary.get("steps", log.get("step", ended.get("step"))))
+            time_s = max(0.0, (path / run_dir.REPORTS).lstat().st_mtime - begin)
+    steps = run_dir.number(summary.get("steps", log.get("step", ended.get("step"))))
     code = ended.get("code")
-    reason = shown(ended.get("reason", ""))
-    unread = [name for name, known in ((FACTS, facts), (ENDED, ended)) if not known]
-    if ENDED in unread and not os.path.lexists(path / ENDED):
-        unread.remove(ENDED)
+    reason = run_dir.shown(ended.get("reason", ""))
+    unread = [name for name, known in ((run_dir.FACTS, facts), (run_dir.ENDED, ended)) if not known]
+    if run_dir.ENDED in unread and not os.path.lexists(path / run_dir.ENDED):
+        unread.remove(run_dir.ENDED)
     if code == 0 and not summary:
-        unread.append(SUMMARY)
+        unread.append(run_dir.SUMMARY)
     if owner := running_by(path):
         status, code, reason = "running", None, owner
     elif unread:
@@ -154,12 +119,12 @@ def read_record(path: Path) -> RunRecord:
         status = "failed" if code else "finished"
     metrics: list[dict[str, float]] = []
     for key in ("best", "val"):  # of a validation alone, without its step and epoch
-        values = numbers(flat(summary.get(key) or log.get(key)))
+        values = run_dir.numbers(run_dir.flat(summary.get(key) or log.get(key)))
         names = [name for name in values if name.rpartition(".")[2] not in ("step", "epoch")]
         metrics.append({name: values[name] for name in names})
     return RunRecord(
         path=path,
-        name=shown(path.resolve().name),
+        name=run_dir.shown(path.resolve().name),
         status=status,
         code=code,
         reason=reason,
@@ -171,7 +136,7 @@ def read_record(path: Path) -> RunRecord:
         best=metrics[0],
         val=metrics[1],
         choices=typed_choices(facts),
-        config=flat(read_object(newest_config(path))),
+        config=run_dir.flat(run_dir.read_object(run_dir.newest_config(path))),
     )
 
 
@@ -184,15 +149,15 @@ def means_of(line: Mapping[str, Any]) -> list[str]:
 def _last_reports(path: Path) -> dict[str, Any]:
     """Return the last step of a log, and the last validation, if they stand near its end."""
     tail = b""
-    with suppress(OSError), open_file(path) as file:
+    with suppress(OSError), run_dir.open_file(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
         tail = file.read()
     log: dict[str, Any] = {"val": {}}
-    for line in map(parsed, tail.splitlines()):
+    for line in map(run_dir.parsed, tail.splitlines()):
         if not isinstance(line.get("step"), int):
             continue
         log["step"] = line["step"]
-        split = shown(line.get("split", ""))
+        split = run_dir.shown(line.get("split", ""))
         if split.startswith("val") and "lr" in line:  # ``val.clean`` is one of several sets
             for name in means_of(line):
                 log["val"][f"{split[4:]}.{name}".removeprefix(".")] = line[name]
@@ -202,9 +167,8 @@ def _last_reports(path: Path) -> dict[str, Any]:
 def running_by(path: Path) -> str:
     """Return which process is running a run, or "" if none is.
 
-    A lock that is held says so. A lock that was left behind by another host, and a directory
-    without a lock and an end, count if the run has written within the last hour: not every shared
-    folder passes on the locks of other hosts.
+    It holds the lock. A lock left by another host, and a directory without lock and end, count if
+    the run wrote within the last hour: not every shared folder passes on the locks of other hosts.
     """
     latest = 0.0
     for folder in (path, path / "checkpoints"):
@@ -216,7 +180,7 @@ def running_by(path: Path) -> str:
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
-        if wrote_recently and not os.path.lexists(path / ENDED):
+        if wrote_recently and not os.path.lexists(path / run_dir.ENDED):
             return "a process that cannot be seen from here"
         return ""
     except OSError:  # a link or a folder is no lock of ours
@@ -225,7 +189,7 @@ def running_by(path: Path) -> str:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
-        owner = shown(os.read(descriptor, 200).decode(errors="replace"))
+        owner = run_dir.shown(os.read(descriptor, 200).decode(errors="replace"))
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return owner or "another process"
@@ -241,10 +205,10 @@ def running_by(path: Path) -> str:
 def typed_choices(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the overrides that ``run.json`` records, by key."""
     choices: dict[str, str] = {}
-    for word in words(facts.get("overrides")):
+    for word in run_dir.words(facts.get("overrides")):
         key, sign, value = word.lstrip("+~").partition("=")
         if sign and not key.startswith(NOT_CHOICES):
-            choices[shown(key)] = shown(value)
+            choices[run_dir.shown(key)] = run_dir.shown(value)
     return choices
 
 
@@ -265,5 +229,5 @@ def chosen(run: ConfiguredRun, key: str) -> str:
         if place in run.config:
             target = str(run.config[place])
             *_, module, name = ["", *target.split(".")]
-            return shown(module if target.startswith(OURS) else name)
-    return shown(run.config.get(key, UNKNOWN))
+            return run_dir.shown(module if target.startswith(OURS) else name)
+    return run_dir.shown(run.config.get(key, UNKNOWN))

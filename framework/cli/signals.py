@@ -16,12 +16,10 @@ from framework.system.stopping import NUMBERS, SAME_S, end, set_all
 
 
 class StopSignals:
-    """A context that notes signals. The handler only notes: no output, no locks.
+    """A context that notes signals. After the block one changes nothing, until ``end_again``.
 
-    After the block a signal is still noted and changes nothing, until ``end_again``. With
-    ``of_rank``, signals are noted after the first call of ``stopped``, which follows the first
-    step: until then a rank may wait for a dead rank and has nothing to save, so it ends at once.
-    After the block a rank ignores signals.
+    A rank notes signals after the first call of ``stopped``, which follows its first step: until
+    then it has nothing to save, so it ends at once. After the block it ignores them.
     """
 
     def __init__(self, of_rank: bool) -> None:

@@ -95,15 +95,10 @@ def print_table(
     last: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> None:
-    """Print ``rows`` below the headings of columns. Texts that are too long are folded.
+    """Print ``rows`` below headings. ``left`` and ``last`` columns are aligned to the left.
 
-    Args:
-        title: The line above the table.
-        left: The first columns, which are aligned to the left.
-        right: The next columns, which are aligned to the right, and never folded.
-        rows: The cells of each row. A short row has empty cells at its end.
-        last: The last columns, which are aligned to the left.
-        whole: Further columns that are not folded.
+    Texts that are too long are folded, but not in ``right`` columns and in those of ``whole``.
+    A short row has empty cells at its end.
     """
     table = Table(title=title, title_justify="left")
     for name in (*left, *right, *last):

@@ -18,10 +18,7 @@ Row = dict[str, str]
 
 @final
 class CsvSink:
-    """Writes ``run_dir/curves/train.csv`` and ``val.csv``, a row per report.
-
-    A resumed run first drops the rows after the step that it starts from.
-    """
+    """Writes ``curves/train.csv`` and ``val.csv``. A resumed run drops the rows after its step."""
 
     def __init__(self, *, run: RunContext) -> None:
         self._folder = run.run_dir / "curves"

@@ -14,10 +14,7 @@ from framework.system.run_dir import REPORTS, parsed, redacted
 
 @final
 class JsonlSink:
-    """Appends to ``run_dir/metrics.jsonl``.
-
-    A resumed run first drops the lines after the step that it starts from.
-    """
+    """Appends to ``run_dir/metrics.jsonl``. A resumed run drops the lines after its step."""
 
     def __init__(self, *, run: RunContext) -> None:
         path = run.run_dir / REPORTS

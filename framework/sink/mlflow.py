@@ -33,15 +33,14 @@ CLIENT = {
 class MLflowSink(TrackedSink):
     """Sends a run to an MLflow server, from a thread that the run never waits for.
 
-    What cannot be sent stays in ``run_dir/outbox``, and is sent when the server is back, when the
-    run is resumed, or by ``paceline runs send``. A resumed run continues the same MLflow run. If
-    the server has reports after its step, a new MLflow run replaces the old one.
+    What cannot be sent stays in ``run_dir/outbox``, for a resumed run or ``paceline runs send``. A
+    resumed run continues the same MLflow run. If the server has reports after its step, a new one
+    replaces it. The other arguments are those of TrackedSink.
 
     Args:
         uri: The tracking server; None: as ``MLFLOW_TRACKING_URI`` says.
         experiment: The experiment's name. It is made if there is none.
         name: The run's name; None: that of its directory.
-        num_images: As in TrackedSink, and so are the others.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ USAGE_EVERY_S = 1.0
 
 @final
 class MeasuredSink:
-    """Adds ``stats`` and ``usage`` to training reports, and sums them up over the run.
+    """Adds measurements to training reports, and sums them up over the run.
 
     Args:
         sinks: Where the reports go. ``close`` leaves them open.
@@ -27,10 +27,6 @@ class MeasuredSink:
         start_step: Step that the run starts from.
         slow: Returns what is known of slow records; called at the end of an epoch.
         tuning: Returns how records are read now, and what was decided since the last call.
-
-    Attributes:
-        stages_s: Thread-seconds of the whole run, by stage.
-        depth: The most batches that the loader's queue holds.
     """
 
     def __init__(
@@ -57,8 +53,8 @@ class MeasuredSink:
         self._ready_steps = 0
         self._parts: dict[str, float] = defaultdict(float)
         self._wholes: dict[str, float] = defaultdict(float)
-        self.stages_s: dict[str, float] = defaultdict(float)
-        self.depth = 0
+        self.stages_s: dict[str, float] = defaultdict(float)  # thread-seconds of the whole run
+        self.depth = 0  # the most batches that the loader's queue holds
 
     @property
     def content(self) -> dict[str, float]:
@@ -128,10 +124,7 @@ class MeasuredSink:
 
 @final
 class TolerantSink:
-    """Passes everything on to ``sink``, and warns once about its OSError or ResourceError.
-
-    So a run continues, such as on a full disk.
-    """
+    """Passes everything on, and warns once of an OSError or ResourceError, such as a full disk."""
 
     def __init__(self, sink: Sink, warn: Callable[[str], None]) -> None:
         self._sink = sink

@@ -18,10 +18,7 @@ CELLS = 256  # pixels of the longer side of an array's picture
 
 
 def learned_values(report: Report) -> dict[str, float]:
-    """Return the means and the learning rate of a report, which a repeated run logs again.
-
-    Names end in the split, as in ``loss/train`` and ``loss/val``, so that splits share a chart.
-    """
+    """Return means and learning rate as ``loss/val``, so that splits share a chart."""
     values = {f"{name}/{report.split}": value for name, value in report.means.items()}
     if report.split == "train":
         values["lr/train"] = report.learning_rate or 0.0
@@ -86,8 +83,7 @@ def write_grid_picture(path: Path, images: Tensor) -> None:
 def array_picture(array: Tensor) -> Tensor | None:
     """Return an array of one or two dimensions as a picture, uint8 [1, H, W]; None for others.
 
-    Zero and less are white, and the largest value of each row is black. So a confusion matrix is
-    dark on its diagonal, however many records each class has.
+    The largest value of each row is black, so a good confusion matrix has a dark diagonal.
     """
     if not 1 <= array.dim() <= 2 or not array.numel():
         return None

@@ -15,9 +15,8 @@ from framework.sink import report_values
 class TensorBoardSink:
     """Writes event files to ``run_dir/tensorboard``, and shows ``num_images`` sample records.
 
-    Tags end in the split, as in ``loss/train`` and ``loss/val``, so that both splits share a chart.
-    TensorBoard sorts the parts before the slash and unfolds the first two. So no tag about the
-    machine may sort before ``loss``.
+    TensorBoard sorts the parts of tags before the slash and unfolds the first two. So no tag about
+    the machine may sort before ``loss``.
     """
 
     def __init__(self, num_images: int, *, run: RunContext) -> None:

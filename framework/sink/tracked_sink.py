@@ -128,10 +128,7 @@ class Outbox:
         return sum(1 for event, _ in self._events(self.sent) if event)
 
     def end(self, status: str, step: int, checkpoints: bool) -> None:
-        """Add the last events of a run, unless it has them. ``checkpoints``: send the weights.
-
-        ``status`` is FINISHED, KILLED or FAILED.
-        """
+        """Add the last events, if missing. ``status`` is FINISHED, KILLED or FAILED."""
         last = deque(self._events(0), maxlen=1)
         if last and "end" in last[0][0]:
             return
@@ -145,10 +142,7 @@ class Outbox:
         write_json(self.path.with_suffix(".json"), redacted(known))
 
     def _events(self, start: int) -> Iterator[tuple[Event, int]]:
-        """Yield the event of each whole line after byte ``start``, and where the line ends.
-
-        A damaged line gives {}.
-        """
+        """Yield event and end of each whole line after ``start``; {} if it is damaged."""
         with suppress(FileNotFoundError), open(self.path, "rb") as file:
             file.seek(start)
             for line in file:
@@ -164,13 +158,10 @@ class TrackedSink:
     The run never waits for the server. What cannot be sent stays in ``run_dir/outbox``.
 
     Args:
-        outbox: Keeps the events.
-        tracker: Sends them.
         num_images: How many records of the sample batch are drawn.
         checkpoints: Whether the weights are sent when the run ends.
         every_s: Seconds between two batches: a batch takes Python's lock for some milliseconds.
         close_s: Seconds that the end of the run may wait for the server.
-        run: The run.
     """
 
     def __init__(
@@ -304,8 +295,7 @@ def read_config(run_dir: Path, name: object) -> dict[str, str]:
 def inside(run_dir: Path, name: object) -> Path | None:
     """Return the file ``name`` of a run directory; None if there is none.
 
-    A name that leads out of the directory, also by a link, is none: a run directory may come from
-    somebody else, and its files are sent.
+    None leads out of the directory, which may come from somebody else: its files are sent.
     """
     path = run_dir / str(name)
     with suppress(OSError, ValueError):

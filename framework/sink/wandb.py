@@ -24,13 +24,8 @@ EXIT_CODES = {"FINISHED": 0, "KILLED": 1, "FAILED": 1}
 class WandbSink(TrackedSink):
     """Writes an offline run, from a thread that the run never waits for.
 
-    An offline run cannot be changed. So a resumed run writes it anew, from the events that
-    ``run_dir/outbox`` keeps, under the same id.
-
-    Args:
-        project: The project's name.
-        name: The run's name; None: that of its directory.
-        num_images: As in TrackedSink, and so are the others.
+    It cannot be changed. So a resumed run writes it anew, under the same id, from the events in
+    ``run_dir/outbox``. Without a ``name`` it has that of its directory.
     """
 
     def __init__(

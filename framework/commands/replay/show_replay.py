@@ -43,9 +43,7 @@ def show_replay(summary: dict[str, Any], passes: Sequence[WatchedPass], run_dir:
 def batch_pictures(passes: Sequence[WatchedPass], order: Sequence[int]) -> dict[str, Tensor]:
     """Return the images of each field as the model got them: uint8 [len(order), 1 or 3, H, W].
 
-    Args:
-        passes: The forward passes of a step. If their images differ in size, there is no picture.
-        order: The places of the records among those of all passes.
+    ``order`` has places among the records of all passes. Images of several sizes are left out.
     """
     pictures: dict[str, Tensor] = {}
     for name, first in tensors(passes[0].batch).items() if passes else ():

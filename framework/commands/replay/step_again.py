@@ -12,28 +12,22 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from framework import errors
 from framework.commands.replay.watched_steps import (
     LastStepTaken,
     StepWatch,
     WatchedPass,
     gathered_passes,
 )
-from framework.config.assemble import Assembly
+from framework.config.assemble import Assembly, assemble
 from framework.config.init_weights import DIGEST, with_saved_digest
 from framework.config.predict_images import class_name
-from framework.config.resume import FOLLOWS, read_config, restore
+from framework.config.resume import FOLLOWS, restore
+from framework.config.saved_config import read_config
 from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
 from framework.config.training_parts import training_parts
 from framework.contracts.prediction import Predicts
 from framework.contracts.training import Objective, Report
-from framework.errors import (
-    ConfigError,
-    DataError,
-    DistributedError,
-    NumericError,
-    did_you_mean,
-    listed,
-)
 from framework.measure.host import threads_per_rank
 from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY, lines_of, number, read_object
 from framework.train.checkpoint import Damaged, read_state, saved_steps
@@ -56,10 +50,9 @@ class LoggedReport(NamedTuple):
 
 
 class StepSearch(NamedTuple):
-    """A search for a step within the steps ``first`` to ``last`` of one report.
+    """A search for a step within one report: for the highest ``metric`` if ``sign`` is 1.
 
-    ``metric`` decides, and its highest value if ``sign`` is 1. Without a metric, the first step
-    that is not finite is searched.
+    Without a metric, the first step that is not finite is searched.
     """
 
     first: int
@@ -120,22 +113,21 @@ def read_history(run_dir: Path) -> RunHistory:
     ended = read_object(run_dir / ENDED)
     counts = (ended.get("step"), read_object(run_dir / SUMMARY).get("steps"))
     last_step = max([last, *states, *(count or 0 for count in counts)])
-    diverged = ended.get("code") == NumericError.exit_code
+    diverged = ended.get("code") == errors.NumericError.exit_code
     return RunHistory(run_dir, read_object(run_dir / FACTS), states, reports, last_step, diverged)
 
 
 def choose_step(text: str, history: RunHistory) -> StepSearch:
     """Return the step that ``step=`` names, or the report in which to search it.
 
-    Raises:
-        ConfigError: C340 for another text, C341 for a step that the run has not taken, C342 for an
-            unknown metric, C343 if no report can be searched.
+    ConfigError C340 (another text), C341 (a step not taken), C342 (an unknown metric), C343 (no
+    report to search).
     """
     where, reports = f"step = {text}", history.reports
     if text.isdecimal() and int(text):
         if int(text) > history.last_step:
             what = f"the run has taken {history.last_step} steps"
-            raise ConfigError(341, where, what, "give one of them")
+            raise errors.ConfigError(341, where, what, "give one of them")
         return StepSearch(int(text), int(text))
     if text == "nan":  # the first report that skipped a step, or the steps after the last report
         skipped = reported = 0
@@ -145,20 +137,20 @@ def choose_step(text: str, history: RunHistory) -> StepSearch:
             skipped, reported = report.skipped, report.last
         if not history.diverged:
             what = "every reported step of the run was finite"
-            raise ConfigError(343, where, what, "give the number of a step, or max:loss")
+            raise errors.ConfigError(343, where, what, "give the number of a step, or max:loss")
         # A run that skipped too many steps ends before it counts the last one.
         return StepSearch(reported + 1, max(history.last_step, reported) + 1)
     match = re.fullmatch("(max|min):(.+)", text)
     if match is None:
         fix = "give a number, max:METRIC, min:METRIC or nan"
-        raise ConfigError(340, where, "names no step", fix)
+        raise errors.ConfigError(340, where, "names no step", fix)
     if not reports:
         what = "the run has no reports in metrics.jsonl"
-        raise ConfigError(343, where, what, "give the number of a step")
+        raise errors.ConfigError(343, where, what, "give the number of a step")
     names = list(dict.fromkeys(name for report in reports for name in report.means))
     if match[2] not in names:
-        what = f"no report of training has this metric{did_you_mean(match[2], names)}"
-        raise ConfigError(342, where, what, f"choose {listed(names)}")
+        what = f"no report of training has this metric{errors.did_you_mean(match[2], names)}"
+        raise errors.ConfigError(342, where, what, f"choose {errors.listed(names)}")
     search = StepSearch(0, 0, match[2], 1 if match[1] == "max" else -1)
     worst = max(reports, key=lambda report: search.badness(report.means))
     return search._replace(first=worst.first, last=worst.last)
@@ -168,18 +160,8 @@ def choose_step(text: str, history: RunHistory) -> StepSearch:
 class RunAgain:
     """A run one of whose steps can be taken again; a Sink that compares reports on the way.
 
-    All ranks call the same methods.
-
-    Args:
-        run_dir: The directory of the run.
-        text: The step: a number, ``max:METRIC``, ``min:METRIC`` or ``nan``.
-        allowed: Prefixes of the user's packages.
-        note: Prints a note.
-        tell: Called after every step with its number and that of the last.
-
-    Raises:
-        CheckpointError: K120 for no run.
-        ConfigError: C340 to C343 if there is no such step.
+    All ranks call the same methods. ``tell`` is called after every step with its number and that of
+    the last. CheckpointError K120 for no run, ConfigError C340 to C343 if there is no such step.
     """
 
     def __init__(
@@ -206,13 +188,11 @@ class RunAgain:
     def take(self) -> tuple[dict[str, Any], list[WatchedPass]]:
         """Find the step, and take it again between its neighbors.
 
+        ConfigError C343 if it is not found or not taken, DataError D340 if the data has changed.
+
         Returns:
             What ``replay.json`` holds, and the forward passes of the step. The records stand with
             the highest loss first, each with its place among those of the passes.
-
-        Raises:
-            ConfigError: C343 if the step is not found, or not taken.
-            DataError: D340 if the training data has changed.
         """
         torch.set_num_threads(threads_per_rank())
         start, search = time.perf_counter(), self.search
@@ -226,7 +206,7 @@ class RunAgain:
                 step = bad[0].step
             else:
                 what = f"steps {search.first} to {search.last} are all finite here"
-                raise ConfigError(343, self._where, what, ELSEWHERE)
+                raise errors.ConfigError(343, self._where, what, ELSEWHERE)
         watch, records = self._walk(max(step - 1, 1), step + 1, step)
         if watch.failure:
             self._note(f"note: the losses of single records are not known ({watch.failure})")
@@ -252,11 +232,7 @@ class RunAgain:
     def _walk(
         self, first: int, last: int, target: int | None
     ) -> tuple[StepWatch, list[dict[str, Any]]]:
-        """Take steps from the nearest state on, and keep the facts of those from ``first`` on.
-
-        Returns:
-            The facts, and a row for each record of the step ``target``.
-        """
+        """Take steps, and return facts from ``first`` on and the target's records."""
         step = target or first
         self._begin, state = self._state_before(first, step)
         first = max(first, self._begin + 1)
@@ -280,7 +256,7 @@ class RunAgain:
                     what = f"the replay ended before it, after step {trainer.progress.step}"
                     if self._ended:
                         what += f" ({self._ended})"
-                    raise ConfigError(343, self._where, what, ELSEWHERE)
+                    raise errors.ConfigError(343, self._where, what, ELSEWHERE)
                 watch.passes = gathered_passes(watch.passes, assembly.parallel)
                 return watch, _records(assembly, watch.parts.objective, watch.passes)
 
@@ -290,17 +266,14 @@ class RunAgain:
             trainer.fit([self])
         except LastStepTaken:
             pass
-        except (NumericError, DistributedError) as error:
-            if isinstance(error, DistributedError) and error.args[0] != OTHER_RANK:
+        except (errors.NumericError, errors.DistributedError) as error:
+            if isinstance(error, errors.DistributedError) and error.args[0] != OTHER_RANK:
                 raise
             watch.finish()
             self._ended = str(error)
 
     def _state_before(self, *limits: int) -> tuple[int, dict[str, Any] | None]:
-        """Return the newest whole state before the first limit, or else before the next.
-
-        Without any, the run is repeated from its start: 0 and None.
-        """
+        """Return the newest state before the first limit, or the next; 0, None: none."""
         for limit in limits:
             for step in sorted(self.history.states, reverse=True):
                 if step < limit:
@@ -318,7 +291,7 @@ class RunAgain:
             config = {**config, "metrics": {}, "data": {**config["data"], "val": None}}
         if state is not None:
             config = with_saved_digest(config, state)
-        assembly = Assembly(config, self._allowed, self._note)
+        assembly = assemble(config, self._allowed, self._note)
         saved = self.history.facts["data"]["train"].get("digest")
         digest = assembly.train_source.manifest.digest
         if saved and digest and saved != digest:
@@ -326,7 +299,7 @@ class RunAgain:
             where = f"data.train = {data_name(config['data']['train'])}"
             what = "holds other records than when the run was trained"
             fix = "restore the store: a step can only be repeated with its own records"
-            raise DataError(340, where, what, fix)
+            raise errors.DataError(340, where, what, fix)
         return assembly
 
     # A sink that compares the reports with those of the run

@@ -31,24 +31,16 @@ class LastStepTaken(Exception):
 
 @dataclass
 class StepFacts:
-    """What a step came to.
-
-    Attributes:
-        step: Its number, counted from 1, as is the epoch.
-        learning_rate: Of the first parameter group.
-        means: The loss and the metrics of its records.
-        gradients: The norm of the gradients of each layer, before they are clipped; {} in a search.
-        finite: Whether the loss and all gradients are finite.
-        updated: Whether the weights changed; False for a skipped step.
-    """
+    """What a step, counted from 1, came to."""
 
     step: int
-    epoch: int = 0
-    learning_rate: float = 0.0
-    means: dict[str, float] = field(default_factory=dict[str, float])
+    epoch: int = 0  # counted from 1
+    learning_rate: float = 0.0  # of the first parameter group
+    means: dict[str, float] = field(default_factory=dict[str, float])  # of its records
+    # The norm of each layer's gradients, before they are clipped; {} in a search
     gradients: dict[str, float] = field(default_factory=dict[str, float])
-    finite: bool = True
-    updated: bool = True
+    finite: bool = True  # the loss and all gradients
+    updated: bool = True  # False for a skipped step
 
 
 @dataclass
@@ -64,18 +56,10 @@ class WatchedPass:
 class StepWatch:
     """Facts of the steps from ``first`` to ``last``, while a Trainer takes them.
 
-    Args:
-        first: The first step whose facts are kept.
-        last: The last one.
-        target: The step whose passes are kept; None: no step, and no gradients.
-        tell: Called after every step with its number.
-
-    Attributes:
-        parts: The Trainer's parts, unwatched.
-        failure: Why losses of records are not known.
+    The passes and gradients of the step ``target`` are kept. ``tell`` is called after every step.
     """
 
-    parts: Parts
+    parts: Parts  # the Trainer's, unwatched
 
     def __init__(
         self, first: int, last: int, target: int | None, tell: Callable[[int], None]
@@ -86,7 +70,7 @@ class StepWatch:
         self._tell = tell
         self.facts: dict[int, StepFacts] = {}
         self.passes: list[WatchedPass] = []
-        self.failure = ""
+        self.failure = ""  # why losses of records are not known
         self._step = 0  # steps that were taken
         self._until = last  # the step after it raises LastStepTaken
         self._is_open = False  # whether a step has begun
@@ -152,10 +136,7 @@ class StepWatch:
                 facts.gradients = gradient_norms(model, precision.loss_scale)
 
     def finish(self) -> bool:
-        """Complete the facts of the present step, if one has begun.
-
-        The Trainer calls it after every step to know whether to stop, which is never.
-        """
+        """Complete the facts of the present step, if any. Never asks the Trainer to stop."""
         if not self._is_open:
             return False
         facts, parts = self.present, self.parts

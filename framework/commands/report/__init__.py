@@ -1,4 +1,1 @@
-"""One page about runs, sweeps and benches, made from the files that they left.
-
-Never loads torch.
-"""
+"""One page about runs, sweeps and benches, made from their files without torch."""

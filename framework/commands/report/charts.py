@@ -1,7 +1,6 @@
 """Draw the charts of the page: relative times, spans of a step, and learning curves.
 
-A chart is 420 units wide: readable on a phone, and two fit beside each other on a screen. The name
-of a run stands above its bar, so that long names fit on a phone.
+A chart is 420 units wide: readable on a phone, and two fit beside each other on a screen.
 """
 
 import io
@@ -13,27 +12,12 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import (
-    EngFormatter,
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-)
 
-from framework.cli.pages import (
-    COLORS,
-    INK,
-    MUTED,
-    OF_RUN,
-    PAPER,
-    of_run,
-    of_span,
-    styled,
-)
+from framework.cli import pages
 from framework.cli.tables import rate, seconds, share, time_unit, times
 from framework.commands.report.page_values import Relative
 from framework.commands.report.recorded_runs import RecordedRun, is_validation
@@ -56,7 +40,7 @@ MARKED = 60  # points: a curve with fewer has a dot for each
 GREATEST = 1e30  # an axis cannot show more
 SPLITS = {"train": "training", "val": "validation"}
 
-_VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLORS.items()}
+_VARIABLES = {light: f"var(--{name})" for name, (light, _) in pages.COLORS.items()}
 _COLOR = re.compile("|".join(map(re.escape, _VARIABLES)))
 
 
@@ -74,7 +58,7 @@ def draw_charts(
     runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
 ) -> list[Chart]:
     """Draw the charts that have something to show, with ``png`` as pictures too."""
-    with styled():
+    with pages.styled():
         bars = (times_chart(runs, names, compared, png), spans_chart(runs, names, png))
         return [*filter(None, bars), *curve_charts(runs, names, png)]
 
@@ -96,7 +80,7 @@ def times_chart(
         words = f"{times(value)}, {rate(run.records_per_s)} records/s"
         _write_names(axes, row, names[row], words + _ending(run))
         alpha = 1.0 if run.is_whole else 0.45
-        color = of_run(row)
+        color = pages.of_run(row)
         bar = axes.barh(row + MIDDLE, value, height=THICK, color=color, alpha=alpha)
         bar.patches[0].set_gid(f"time-{row}")
         tips[f"time-{row}"] = f"{names[row]}: {value:.3f} of the time, {1 / value:.3f} of the speed"
@@ -104,13 +88,13 @@ def times_chart(
         if run.quartiles and run.records_per_s:  # a line over the middle half of the times
             rate_of_base = runs[compared.base].records_per_s or 0.0
             low, high = (rate_of_base / end for end in reversed(run.quartiles))
-            style: dict[str, Any] = {"color": INK, "linewidth": 1.3, "solid_capstyle": "butt"}
+            style: dict[str, Any] = {"color": pages.INK, "linewidth": 1.3, "solid_capstyle": "butt"}
             axes.plot([low, high], [row + MIDDLE] * 2, **style)
             widest = max(widest, high)
     # A run that hung for a while must not make all bars short.
     axes.set_xlim(0, 1.02 * min(max(widest, greatest), 1.3 * greatest))
     rows = np.arange(len(runs))
-    axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=INK, linewidth=1.2)
+    axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=pages.INK, linewidth=1.2)
     caption = (
         f"1 is {base}, the upright line; shorter is faster. The thin line on a bar spans the "
         "middle half of its reports, windows or repeats. What did not finish is pale."
@@ -142,7 +126,11 @@ def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) ->
         end_s = 0.0
         for span in [name for name in spans if name in run.spans]:
             width_s = run.spans[span].mean_s
-            style: dict[str, Any] = {"color": of_span(span), "edgecolor": PAPER, "linewidth": 0.5}
+            style: dict[str, Any] = {
+                "color": pages.of_span(span),
+                "edgecolor": pages.PAPER,
+                "linewidth": 0.5,
+            }
             left = end_s / unit_s
             handles[span] = axes.barh(row + MIDDLE, width_s / unit_s, THICK, left, **style)
             handles[span].patches[0].set_gid(f"{span}-{row}")
@@ -172,8 +160,8 @@ def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False)  # its lines would cross the names
     axes.tick_params(length=3)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel(unit)
     return figure, axes
 
@@ -183,7 +171,7 @@ def _write_names(axes: Axes, row: int, name: str, figures: str) -> None:
     room = int((WIDTH - 2 * EDGE - len(figures) * LETTER) / LETTER) - 1
     across = axes.get_yaxis_transform()
     axes.text(0, row + 0.44, fitted(name, max(8, room)), transform=across)
-    axes.text(1, row + 0.44, figures, transform=across, ha="right", color=MUTED)
+    axes.text(1, row + 0.44, figures, transform=across, ha="right", color=pages.MUTED)
 
 
 def _ending(run: RecordedRun) -> str:
@@ -249,7 +237,7 @@ def _curve_chart(
         lines.append(_Line(names[number], split, look, thinned(x, y, most)))
     handles: list[Line2D] = []
     texts: list[str] = []
-    if 1 < len(runs) <= len(OF_RUN):
+    if 1 < len(runs) <= len(pages.OF_RUN):
         handles += [_handle(number) for number in range(len(runs))]
         texts += names
     for number, split in enumerate(splits if len(splits) > 1 else ()):
@@ -271,7 +259,7 @@ def _curve_chart(
     words: list[str] = []
     if not is_alone:
         words.append(f"{len({line.name for line in lines})} of {len(runs)} runs.")
-    if len(runs) > len(OF_RUN):
+    if len(runs) > len(pages.OF_RUN):
         words.append("Point at a line for its name.")
     if num_thinned := sum(line.drawn.low is not None for line in lines):
         words.append(
@@ -294,7 +282,7 @@ def _draw_lines(axes: Axes, lines: Sequence[_Line], unit: float, thin: str) -> d
     tips: dict[str, str] = {}
     for number, line in enumerate(lines):
         x, y, low, high = line.drawn
-        color = of_run(line.number)
+        color = pages.of_run(line.number)
         if low is not None and high is not None:
             axes.fill_between(x / unit, low, high, color=color, alpha=0.25, linewidth=0)
         style: dict[str, Any] = {"color": color, "linestyle": _dash(line.number)}
@@ -340,13 +328,13 @@ def _split_words(split: str) -> str:
 
 def _dash(number: int) -> Any:
     """Return the dash of a run, another one after each round of colors."""
-    return DASHES[number // len(OF_RUN) % len(DASHES)]
+    return DASHES[number // len(pages.OF_RUN) % len(DASHES)]
 
 
 def _handle(number: int | None, split: str = "") -> Line2D:
-    style: dict[str, Any] = {"color": MUTED, "linewidth": 1.0 if split == "train" else 2.0}
+    style: dict[str, Any] = {"color": pages.MUTED, "linewidth": 1.0 if split == "train" else 2.0}
     if number is not None:
-        style |= {"color": of_run(number), "linestyle": _dash(number)}
+        style |= {"color": pages.of_run(number), "linestyle": _dash(number)}
     if is_validation(split):
         style |= {"marker": "o", "markersize": 3.5}
     return Line2D([], [], **style)
@@ -354,10 +342,10 @@ def _handle(number: int | None, split: str = "") -> Line2D:
 
 def _scale_x(axes: Axes, lines: Sequence[_Line], over: str) -> float:
     """Set the label of the axis, and return the steps or seconds that make one of its unit."""
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=over == "steps"))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=over == "steps"))
     if over == "steps":
         axes.set_xlabel("optimizer steps")
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         return 1.0
     unit_s, name = time_unit(max(float(line.drawn.x[-1]) for line in lines))
     axes.set_xlabel(f"training time, {name} (without validation)")
@@ -372,12 +360,12 @@ def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
     if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
         axes.set_yscale("log")
         label += ", log"
-        locator = LogLocator(subs=(1.0,), numticks=7)
+        locator = ticker.LogLocator(subs=(1.0,), numticks=7)
         if greatest / least < 1000:
-            locator = LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
+            locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
         axes.yaxis.set_major_locator(locator)
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:.4g}"))
     axes.set_ylabel(label)
 
 
@@ -417,7 +405,7 @@ def _finished(
     svg = inlined(text.getvalue(), name, f"{title}. {caption}", tips)
     picture = io.BytesIO()
     if png:
-        figure.savefig(picture, format="png", dpi=PNG_DPI, facecolor=PAPER)
+        figure.savefig(picture, format="png", dpi=PNG_DPI, facecolor=pages.PAPER)
     return Chart(name, title, caption, svg, picture.getvalue() or None)
 
 

@@ -19,32 +19,11 @@ import numpy as np
 
 from framework.cli.run_records import means_of, read_record
 from framework.cli.tables import plain, share
-from framework.contracts.span import (
-    ALL_SPANS,
-    IDLE,
-    LateRank,
-    RankReport,
-    RankSpan,
-    waiting_share,
-)
+from framework.contracts import span
 from framework.contracts.waits import slow_words
 from framework.errors import CheckpointError, DataError, say, words_of
 from framework.measure.statistics import median, quartiles, spread_share
-from framework.system.run_dir import (
-    OBJECTS,
-    REPORTS,
-    check_entry,
-    flat,
-    is_file,
-    is_run,
-    lines_of,
-    number,
-    numbers,
-    parsed,
-    read_object,
-    shown,
-    words,
-)
+from framework.system import run_dir
 
 RESOURCES = ("stages_s", "queue", "usage")
 FIGURES = ("steps", "epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
@@ -99,7 +78,7 @@ class RecordedRun:
     resources: Mapping[str, float] = field(default_factory=dict)  # stages, use of the machine
     slow: Sequence[Mapping[str, Any]] = ()  # records, as ``contracts.waits`` lists them
     notes: Sequence[str] = ()
-    ranks: RankReport | None = None  # None: one rank
+    ranks: span.RankReport | None = None  # None: one rank
 
     @property
     def is_whole(self) -> bool:
@@ -121,7 +100,7 @@ class RecordedRun:
     @property
     def wait_share(self) -> float | None:
         """The share of a step without a batch; on a device the share that the device was idle."""
-        return waiting_share({name: span.mean_s for name, span in self.spans.items()})
+        return span.waiting_share({name: span.mean_s for name, span in self.spans.items()})
 
     @property
     def quartiles(self) -> tuple[float, float] | None:
@@ -145,10 +124,8 @@ class RecordedRun:
 def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
     """Return the runs and cells of ``paths``, each once, sorted by name within each path.
 
-    Raises:
-        CheckpointError: K126 for a directory with links.
-        DataError: D175 (no such path), D176 (no runs in a path), D177 (no bench file), D178 (a
-            damaged one). Below a folder, what cannot be read is left out with a note.
+    CheckpointError K126 for links. DataError D175 (no such path), D176 (no runs), D177 (no bench
+    file), D178 (damaged). Below a folder, what cannot be read is left out with a note.
     """
     runs: list[RecordedRun] = []
     seen: set[Path] = set()
@@ -183,11 +160,13 @@ def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
 
 def _places(path: Path) -> Iterator[Path]:
     """Yield the runs and bench files at or below ``path``, not following links or entering runs."""
-    if path.is_file() or is_run(path):
+    if path.is_file() or run_dir.is_run(path):
         yield path
         return
     for folder, folders, files in os.walk(path):
-        runs = [name for name in sorted(folders, key=_natural) if is_run(Path(folder, name))]
+        runs = [
+            name for name in sorted(folders, key=_natural) if run_dir.is_run(Path(folder, name))
+        ]
         yield from (Path(folder, name) for name in runs)
         for name in sorted(files, key=_natural):
             if name.endswith(".jsonl") and is_bench(Path(folder, name)):
@@ -205,22 +184,22 @@ def is_bench(path: Path) -> bool:
     """Return whether ``path`` begins as a bench file does."""
     first: dict[str, Any] = {}
     with suppress(OSError), open(path, "rb") as file:
-        first = parsed(file.readline(1 << 20))
+        first = run_dir.parsed(file.readline(1 << 20))
     return "cell" in first or ("machine" in first and "command" in first)
 
 
 def read_run(path: Path) -> RecordedRun:
     """Read the directory of a run. Missing files leave defaults and a note."""
-    check_entry(path)
+    run_dir.check_entry(path)
     record = read_record(path)
-    facts, summary, has_log = record.facts, record.summary, is_file(path / REPORTS)
+    facts, summary, has_log = record.facts, record.summary, run_dir.is_file(path / run_dir.REPORTS)
     metrics = Metrics()
     if has_log:
-        metrics = read_metrics(path / REPORTS, record.config.get("batch_size", math.nan))
+        metrics = read_metrics(path / run_dir.REPORTS, record.config.get("batch_size", math.nan))
     known = summary.get("spans", {}).items()
     spans = {name: RecordedSpan(s["mean_s"], s["p50_s"], s["p90_s"]) for name, s in known}
     spans, beside = _stacked(spans or metrics.spans)
-    val = numbers(summary.get("val")) or {
+    val = run_dir.numbers(summary.get("val")) or {
         ".".join([*split.split(".")[1:], name]): float(curve.values[-1])
         for (split, name), curve in metrics.curves.items()
         if is_validation(split)
@@ -228,14 +207,16 @@ def read_run(path: Path) -> RecordedRun:
     val.pop("step", None)
     resources: dict[str, float] = {}
     for key in RESOURCES:
-        resources.update(numbers(flat(summary.get(key), f"{key}.")))
+        resources.update(run_dir.numbers(run_dir.flat(summary.get(key), f"{key}.")))
     slow = summary.get("slow_records") or metrics.slow
     ranks = None
     if recorded := summary.get("ranks"):
-        spans_of_ranks = {shown(name): RankSpan(**of) for name, of in recorded["spans"].items()}
-        late = recorded["late"] and LateRank(**recorded["late"])
-        ranks = RankReport(recorded["num"], spans_of_ranks, late)
-    notes = words(summary.get("notes"))
+        spans_of_ranks = {
+            run_dir.shown(name): span.RankSpan(**of) for name, of in recorded["spans"].items()
+        }
+        late = recorded["late"] and span.LateRank(**recorded["late"])
+        ranks = span.RankReport(recorded["num"], spans_of_ranks, late)
+    notes = run_dir.words(summary.get("notes"))
     if line := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
         notes.append(line)
     for decision in (summary.get("tuning") or {}).get("decisions", []):
@@ -244,14 +225,16 @@ def read_run(path: Path) -> RecordedRun:
         notes.append(f"{metrics.num_bad:,} lines of metrics.jsonl are damaged and left out")
     if not has_log:
         notes.append("no metrics.jsonl: no curves")
-    for name in OBJECTS:
-        if os.path.lexists(path / name) and not read_object(path / name):
+    for name in run_dir.OBJECTS:
+        if os.path.lexists(path / name) and not run_dir.read_object(path / name):
             notes.append(f"{name} cannot be read")
     return RecordedRun(
         name=record.name,
-        place=shown(str(path)),
+        place=run_dir.shown(str(path)),
         status=record.status,
-        reason=shown(summary.get("reason", "")) if record.status == "finished" else record.reason,
+        reason=run_dir.shown(summary.get("reason", ""))
+        if record.status == "finished"
+        else record.reason,
         choices=record.choices,
         config=record.config,
         facts=_facts(facts),
@@ -264,14 +247,14 @@ def read_run(path: Path) -> RecordedRun:
         beside=beside,
         curves=metrics.curves,
         val=val,
-        best=numbers(summary.get("best")),
+        best=run_dir.numbers(summary.get("best")),
         figures={
             "steps": metrics.last_step,
-            **numbers({name: summary.get(name) for name in FIGURES}),
+            **run_dir.numbers({name: summary.get(name) for name in FIGURES}),
         },
         resources=resources,
         slow=slow.get("records", []),
-        notes=list(map(shown, notes)),
+        notes=list(map(run_dir.shown, notes)),
         ranks=ranks,
     )
 
@@ -279,26 +262,27 @@ def read_run(path: Path) -> RecordedRun:
 def _facts(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return machine, versions and revision, by dotted names, from the start of a run or bench."""
     machine, versions = value.get("machine"), value.get("versions")
-    leaves = {**flat(machine, "machine."), **flat(versions, "versions."), "git": value.get("git")}
+    leaves = {
+        **run_dir.flat(machine, "machine."),
+        **run_dir.flat(versions, "versions."),
+        "git": value.get("git"),
+    }
     return {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [])}
 
 
 def _command(facts: Mapping[str, Any]) -> str:
-    """Return a command line as it can be typed again, without the folder of the program.
-
-    The first word is not quoted: it may hold the program and its command.
-    """
-    program, *rest = words(facts.get("command")) or [""]
-    return shown(" ".join([os.path.basename(program), *map(shlex.quote, rest)]))
+    """Return a command line to type again. Its first word may hold the program and its command."""
+    program, *rest = run_dir.words(facts.get("command")) or [""]
+    return run_dir.shown(" ".join([os.path.basename(program), *map(shlex.quote, rest)]))
 
 
 def _stacked(
     spans: Mapping[str, RecordedSpan],
 ) -> tuple[dict[str, RecordedSpan], dict[str, RecordedSpan]]:
     """Split spans into those that make up a step, in order, and those that run beside it."""
-    ordered = {name: spans[name] for name in (IDLE, *ALL_SPANS, *spans) if name in spans}
+    ordered = {name: spans[name] for name in (span.IDLE, *span.ALL_SPANS, *spans) if name in spans}
     beside: dict[str, RecordedSpan] = {}
-    if IDLE in ordered and "wait" in ordered:
+    if span.IDLE in ordered and "wait" in ordered:
         beside["wait"] = ordered.pop("wait")
     return ordered, beside
 
@@ -327,17 +311,17 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
     num_steps = last_step = num_bad = 0
     seconds = 0.0
     slow: dict[str, Any] = {}
-    for line in lines_of(path):
+    for line in run_dir.lines_of(path):
         step, split = line.get("step"), line.get("split")
         if not isinstance(step, int) or not isinstance(split, str):
             num_bad += 1
             continue
-        values = {name: number(line[name]) for name in means_of(line)}
+        values = {name: run_dir.number(line[name]) for name in means_of(line)}
         if split == "train":
             rate = _rate(line.get("records_per_s"))
             if rate is not None:
                 rates.append(rate)
-            spans_s = {n: line[f"{n}_s"] for n in (*ALL_SPANS, IDLE) if f"{n}_s" in line}
+            spans_s = {n: line[f"{n}_s"] for n in (*span.ALL_SPANS, span.IDLE) if f"{n}_s" in line}
             num_new = step - last_step
             last_step = step
             if num_new > 0:  # a resumed run repeats steps, which are counted already
@@ -345,12 +329,12 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
                 for name, span_s in spans_s.items():
                     totals_s[name] = totals_s.get(name, 0.0) + num_new * span_s
                 # On a device the host waits while the device works.
-                of_step = [s for n, s in spans_s.items() if n != "wait" or IDLE not in spans_s]
+                of_step = [s for n, s in spans_s.items() if n != "wait" or span.IDLE not in spans_s]
                 seconds += num_new * (math.fsum(of_step) or batch_size / (rate or math.nan))
             slow = line.get("slow_records") or slow
         for name, value in values.items():
             if value is not None:
-                curve = points.setdefault((shown(split), shown(name)), array("d"))
+                curve = points.setdefault((run_dir.shown(split), run_dir.shown(name)), array("d"))
                 curve.extend((step, seconds, value))
     curves = {key: _curve(numbers_of) for key, numbers_of in points.items()}
     spans = {name: RecordedSpan(total_s / num_steps) for name, total_s in totals_s.items()}
@@ -359,7 +343,7 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
 
 def _rate(value: Any) -> float | None:
     """Return a rate that can have been measured."""
-    rate = number(value)
+    rate = run_dir.number(value)
     return rate if rate is not None and 0 < rate < GREATEST else None
 
 
@@ -375,11 +359,11 @@ def _curve(points: "array[float]") -> MetricCurve:
 
 def read_bench(path: Path) -> list[RecordedRun]:
     """Return the cells in the order of the grid, those that were not measured included."""
-    lines = list(lines_of(path))
+    lines = list(run_dir.lines_of(path))
     header = next((line for line in lines if line and "cell" not in line), {})
     notes: list[str] = []
     if header.get("what"):
-        notes.append(f"bench what={shown(header['what'])}")
+        notes.append(f"bench what={run_dir.shown(header['what'])}")
     if num_bad := lines.count({}):
         notes.append(f"{num_bad:,} lines of the file are damaged and left out")
     cells: dict[str, list[dict[str, Any]]] = {
@@ -404,29 +388,29 @@ def _cell(
     illegal = [line["illegal"] for line in lines if line.get("illegal")]
     status, reason = "finished", ""
     if illegal:  # the combination cannot run
-        status, reason = "impossible", shown(illegal[0])
+        status, reason = "impossible", run_dir.shown(illegal[0])
     elif not lines:
         status, reason = "unfinished", "not measured: the bench was stopped, or is running"
     elif not repeats:
         status, reason = "failed", "no rate is recorded"
     known = [line["spans_s"] for line in lines if line.get("spans_s")]
     means = {
-        shown(name): RecordedSpan(fmean(spans_s.get(name, 0.0) for spans_s in known))
+        run_dir.shown(name): RecordedSpan(fmean(spans_s.get(name, 0.0) for spans_s in known))
         for name in dict.fromkeys(name for spans_s in known for name in spans_s)
     }
     spans, beside = _stacked(means)
     return RecordedRun(
-        name=shown(path.name),
-        place=shown(str(path)),
+        name=run_dir.shown(path.name),
+        place=run_dir.shown(str(path)),
         status=status,
         reason=reason,
         kind="cell",
-        what=shown(header.get("what")),
-        choices={shown(key): shown(value) for key, value in choice.items()},
-        config={shown(key): value for key, value in choice.items()},
+        what=run_dir.shown(header.get("what")),
+        choices={run_dir.shown(key): run_dir.shown(value) for key, value in choice.items()},
+        config={run_dir.shown(key): value for key, value in choice.items()},
         facts=_facts(header),
         command=_command(header),
-        started=shown(header.get("started", "")),
+        started=run_dir.shown(header.get("started", "")),
         records_per_s=median(repeats) if repeats else None,
         rates=(windows or repeats) if len(repeats) < 4 else repeats,  # enough for quartiles
         rounds={line.get("repeat", place): repeats[place] for place, line in enumerate(measured)},

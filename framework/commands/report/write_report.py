@@ -35,10 +35,7 @@ def write_report(
 ) -> Written:
     """Write one page about all runs at ``paths``; ``relative_to`` names the run whose time is 1.
 
-    Its only script sorts the tables.
-
-    Raises:
-        ConfigError: C175 for an unknown ``relative_to``, C176 if ``output`` is no .html file.
+    ConfigError C175 for an unknown ``relative_to``, C176 if ``output`` is no .html file.
     """
     if relative_to not in RELATIVE:
         fix = f"choose {' or '.join(RELATIVE)}"

@@ -84,12 +84,9 @@ def _runs(options: RunsOptions, _: Path) -> RunOutcome:
 
 
 def chosen_runs(runs: Iterable[RunRecord], where: str | None, sort: str | None) -> list[RunRecord]:
-    """Return the runs that fulfil ``where``, sorted by the key ``sort``.
+    """Return the runs that fulfil ``where``, by the key ``sort``: the least first, with ``-`` last.
 
-    The least comes first, or with ``-`` before the key the greatest; unknown values come last.
-
-    Raises:
-        ConfigError: C204 for a comparison that cannot be computed, C374 for an unknown key.
+    Unknown values come last. ConfigError C204 for a wrong comparison, C374 for an unknown key.
     """
     result = list(runs)
     if where is not None and result:

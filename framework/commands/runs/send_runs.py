@@ -20,9 +20,8 @@ from framework.system.run_dir import FACTS, check_entry, is_file, own_files
 def send(paths: Sequence[Path]) -> None:
     """Send the events that wait in the run directories.
 
-    Raises:
-        ConfigError: C375 for what is no run directory, C379 for a server that is not on the web.
-        ResourceError: R190 if a run is running, R192 if a server does not take an event.
+    ConfigError C375 (no run), C379 (no server on the web); ResourceError R190 (it is running), R192
+    (a server does not take an event).
     """
     for path in paths:
         check_entry(path)
