@@ -21,7 +21,7 @@ from framework.cli import precedence
 from framework.cli.arguments import quoted
 from framework.cli.hydra_session import hydra_session
 from framework.config.paths import CONF, ROOT
-from framework.config.signature import static_signature
+from framework.config.targets import static_signature
 from framework.system.extras import pip_install
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framework.config.assemble import assemble
+from framework.config.assemble import Assembly
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError
 from framework.store.hdf5_store import HDF5Writer
@@ -103,4 +103,4 @@ def test_labels_that_validation_numbers_otherwise_are_not_selected_by_number():
     colors("val.h5", classes="bd")
     config = config_of("data.train=train.h5", "data.val=val.h5", "select=label < 2")
     with pytest.raises(ConfigError, match=r"C204.*number otherwise"):
-        assemble(config, ())
+        Assembly(config, ())

@@ -185,10 +185,3 @@ def test_a_state_with_a_part_of_another_kind_is_refused_in_one_line(part):
     saved = newest_state(Path("run"))
     save_state(saved.path, {**saved.state, **part}, 2, 99)
     assert is_one_error_line(paceline("train", "resume=run", "max_steps=4"), "K103")
-
-
-def test_a_state_that_claims_to_be_of_another_step_is_refused():
-    trained("max_steps=2", *SHORT, "hydra.run.dir=run")
-    saved = newest_state(Path("run"))
-    save_state(saved.path, saved.state, 3, 99)
-    assert is_one_error_line(paceline("train", "resume=run", "max_steps=4"), "K103")

@@ -19,11 +19,10 @@ from framework.commands.replay.watched_steps import (
     WatchedPass,
     gathered_passes,
 )
-from framework.config.assemble import Assembly, assemble
+from framework.config.assemble import Assembly
 from framework.config.init_weights import DIGEST, with_saved_digest
 from framework.config.predict_images import class_name
-from framework.config.resume import FOLLOWS, restore
-from framework.config.saved_config import read_config
+from framework.config.resume import FOLLOWS, read_config, restore
 from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
 from framework.config.training_parts import training_parts
 from framework.contracts.prediction import Predicts
@@ -291,7 +290,7 @@ class RunAgain:
             config = {**config, "metrics": {}, "data": {**config["data"], "val": None}}
         if state is not None:
             config = with_saved_digest(config, state)
-        assembly = assemble(config, self._allowed, self._note)
+        assembly = Assembly(config, self._allowed, self._note)
         saved = self.history.facts["data"]["train"].get("digest")
         digest = assembly.train_source.manifest.digest
         if saved and digest and saved != digest:
