@@ -6,6 +6,7 @@ The bytes are the same for any number of processes, machines and interruptions.
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -22,17 +23,7 @@ from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import Manifest, code_of
 from framework.errors import ConfigError, DataError, ResourceError, listed
 from framework.measure.host import num_cores
-from framework.pack import jobs
-from framework.pack.join import (
-    Joining,
-    check_place,
-    join,
-    list_bad,
-    put_folder,
-    size_of,
-    split_tasks,
-    whole,
-)
+from framework.pack import jobs, join
 from framework.pack.packing import (
     JobResult,
     Journal,
@@ -45,10 +36,6 @@ from framework.pack.packing import (
 )
 from framework.pack.process_pool import ProcessPool, Row, Tell
 from framework.system.durable import FULL, PATIENCE_S, locked, move, remove_leftovers, tidied
-
-PAGE_BYTES = 4096  # LMDB gives a value of more than half a page whole pages
-RECORD_BYTES = 64  # what a store adds to a record
-NUMBERED_BYTES = 8  # the same if its key is a number
 
 
 def _ignore(_: PackProgress | str) -> None:
@@ -85,7 +72,7 @@ def pack(
     start = time.perf_counter()
     for path in packing.paths.values():
         try:
-            check_place(Path(path))
+            join.check_place(Path(path))
         except OSError as error:
             what = f"cannot be used: {error.strerror}"
             raise ResourceError(101, path, what, "choose another output.path") from error
@@ -252,14 +239,14 @@ class _Run:
         if len(results) < num_jobs:
             waiting = num_jobs - len(results)
             return Packed(None, waiting=waiting, resumed=self.before.resumed)
-        manifest = whole(self.manifest, results)
+        manifest = join.whole(self.manifest, results)
         num_records, resumed = manifest.num_records, self.before.resumed
         self.before = PackProgress("joining", 0, num_records, 0, 0, resumed)
         splits: list[PackedSplit] = []
         if not num_records:
             pass
         elif packing.split is not None:
-            tasks = split_tasks(packing.split, manifest, results, journal)
+            tasks = join.split_tasks(packing.split, manifest, results, journal)
             self._do(workers, tasks.values())
             # After a kill in between, the same command joins all again: the jobs' files stay.
             for name, task in tasks.items():
@@ -267,10 +254,10 @@ class _Run:
                 move(task.target, Path(path))
                 splits.append(PackedSplit(name, path, task.manifest.num_records))
         elif not packing.one_file:
-            put_folder(manifest, results, journal, self.path)
+            join.put_folder(manifest, results, journal, self.path)
         elif packing.make_part is not None or len(results) > 1:
             target = journal.folder / f"joined{journal.suffix}"
-            self._do(workers, [Joining(manifest, results, target)])
+            self._do(workers, [join.Joining(manifest, results, target)])
             move(target, self.path)
         else:
             move(journal.file(results[0].number), self.path)
@@ -279,22 +266,27 @@ class _Run:
     def _close(self, results: Sequence[JobResult], splits: Sequence[PackedSplit] = ()) -> Packed:
         """List bad items and remove the journal, since the store is at its place, if any is."""
         bad = [item for job in results for item in job.bad]
-        listing = list_bad(self.path, bad)
+        listing = join.list_bad(self.path, bad)
         self.journal.remove()
-        manifest = whole(self.manifest, results)
+        manifest = join.whole(self.manifest, results)
         if not manifest.num_records:
             what = "its items hold no record"
             if bad:
                 what = f"all {len(bad)} items are bad, as {listing} says"
             raise DataError(150, manifest.source, what, "give something to pack")
-        num_bytes = sum(size_of(Path(path)) for path in self.packing.paths.values())
+        num_bytes = sum(join.size_of(Path(path)) for path in self.packing.paths.values())
         return Packed(manifest, num_bytes, self.before.resumed, bad=bad, splits=splits)
 
     def _check_space(self, plan: PackPlan, num_jobs: int) -> None:
         """Raise ResourceError R151 if there is not enough space, before anything is written."""
-        is_joined = self.packing.one_file and (plan.num_jobs > 1 or self.packing.split is not None)
-        needed = needed_bytes(plan, self.manifest, num_jobs, is_joined, self.packing.suffix)
-        free = free_bytes(self.path)
+        copied = 0
+        if self.packing.one_file and (plan.num_jobs > 1 or self.packing.split is not None):
+            copied = plan.num_items  # the joined file, beside those of the jobs
+        needed = int((num_jobs * plan.items_per_job + copied) * plan.item_bytes)
+        place = self.path.absolute()
+        while not place.exists():
+            place = place.parent
+        free = shutil.disk_usage(place).free
         if needed > free:
             missing = f"{needed - free:,} are missing"
             what = f"packing needs about {needed:,} bytes, {free:,} are free: {missing}"
@@ -305,8 +297,8 @@ class _Run:
 def _do_task(work: jobs.PackWork, task: Any, row: Row, tell: Tell) -> Any:
     """Do a job or a joining. ResourceError R101 for any error of the operating system."""
     try:
-        if isinstance(task, Joining):
-            return join(task, work.journal, work.packing.make_writer, row, tell)
+        if isinstance(task, join.Joining):
+            return join.join(task, work.journal, work.packing.make_writer, row, tell)
         return jobs.do_job(work, task, row, tell)
     except (OSError, ResourceError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
@@ -366,29 +358,3 @@ def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:
         "key_check": packing.split and packing.split.key_check,
     }
     return json.loads(json.dumps(facts))
-
-
-def free_bytes(path: Path) -> int:
-    """Return what this user may write to the file system that ``path`` is, or will be, on."""
-    path = path.absolute()
-    while not path.exists():
-        path = path.parent
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
-
-
-def needed_bytes(
-    plan: PackPlan, manifest: Manifest, num_jobs: int, is_joined: bool, suffix: str
-) -> int:
-    """Return the bytes that ``num_jobs`` more jobs, and perhaps joining all files, take."""
-    are_raw = all(field.encoding == "raw" for field in manifest.fields.values())
-    item_bytes = plan.item_bytes + RECORD_BYTES
-    if suffix == ".lmdb" and plan.item_bytes > PAGE_BYTES / 2:
-        item_bytes = -(-item_bytes // PAGE_BYTES) * PAGE_BYTES
-    if plan.reads_arrays and are_raw:
-        item_bytes = plan.item_bytes + NUMBERED_BYTES
-    copies = 0
-    if is_joined:
-        # the HDF5 writer spools image files beside its output
-        copies = 2 if suffix == ".h5" and not are_raw else 1
-    return int((num_jobs * plan.items_per_job + copies * plan.num_items) * item_bytes)
