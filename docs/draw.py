@@ -31,7 +31,7 @@ from paceline_examples.photo_shapes import CLASSES, detect_scenes, segment_scene
 from framework.cli.pages import COLORS, OF_SPAN
 from framework.contracts.span import SPANS
 from framework.input.digits_input import DIGITS
-from framework.media.label_map import label_colors
+from framework.media.decode import label_colors
 
 HERE = Path(__file__).parent
 DATA = HERE / "pictures" / "data"

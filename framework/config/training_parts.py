@@ -35,7 +35,7 @@ from framework.data.dali import DALISource
 from framework.data.dataloader import LoaderSource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, PacelineError, ResourceError, words_of
-from framework.media.label_map import colored
+from framework.media.decode import colored
 from framework.objective.own_loss import OwnLoss
 from framework.parallel.ddp import warm_up_ddp
 from framework.schedule.plateau import Plateau

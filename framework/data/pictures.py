@@ -17,10 +17,9 @@ from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContex
 from framework.contracts.records import Field, RecordStore
 from framework.errors import ConfigError, DataError
 from framework.measure.stopwatch import Stopwatch
-from framework.media.decode import accepted_header, refuse_colors, window_pixels
+from framework.media.decode import accepted_header, decode_labels, refuse_colors, window_pixels
 from framework.media.header import BadImage, ImageHeader
 from framework.media.jpeg import LEFT, NANOSECONDS, SIZES, decode_windows, read_headers
-from framework.media.label_map import decode_labels
 from framework.media.scale import (
     ANTIALIASED,
     LINEAR,

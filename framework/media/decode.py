@@ -8,15 +8,20 @@
   is. It differs from the gray of the RGB by less than 1 level on average, more if RGB was clipped.
 - Animations, several pages, more than 8 bits and truncated files are refused.
 
+Label maps are PNGs whose samples, gray values or indices into a palette, are class numbers. Those of
+1, 2 or 4 bits are not stretched to 255.
+
 JPEG goes to libjpeg-turbo through simplejpeg, which releases the GIL. Other formats, and JPEGs with
 rare subsampling, go to OpenCV. ``tests/media/test_golden_pixels.py`` holds all to these rules.
 """
 
 import os
+import struct
 import zlib
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 LARGEST = 1 << 28  # pixels that OpenCV may decode, if it reads a header differently from us
@@ -25,7 +30,10 @@ os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(LARGEST))  # cv2 reads i
 import cv2  # noqa: E402
 import numpy as np  # noqa: E402
 import simplejpeg  # noqa: E402
+import torch  # noqa: E402
 
+from framework.contracts.batch import Batch  # noqa: E402
+from framework.contracts.records import IGNORE  # noqa: E402
 from framework.errors import DataError  # noqa: E402
 from framework.media.header import (  # noqa: E402
     BadImage,
@@ -43,6 +51,9 @@ LOSSLESS_SIDE = 128  # pixels of the longer side up to which a page has a PNG of
 Window = tuple[int, int, int, int, int]  # top, left, height, width, flip
 DENOMINATORS = (8, 4, 2)  # libjpeg-turbo's fast scales
 MAX_PIXELS = 64_000_000  # checked before memory is taken: a 49 kB PNG may declare 400 million
+GRAY, PALETTE = 0, 3  # PNG's color types
+# By bits per sample: the factor by which the decoder stretches gray values.
+STRETCHED = {1: 255, 2: 85, 4: 17, 8: 1, 16: 1}
 
 
 def decode(data: Any, channels: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:
@@ -251,3 +262,74 @@ def _opencv(data: Any, header: ImageHeader, flags: int, dtype: Any) -> np.ndarra
 
 def _as_three(image: np.ndarray) -> np.ndarray:
     return image.reshape(*image.shape[:2], -1)  # OpenCV drops a last dimension of 1
+
+
+class BadLabels(BadImage):
+    """The image cannot be a label map."""
+
+
+def labels_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> ImageHeader:
+    """Return the header of a PNG with one number of 8, or ``deepest``, bits per pixel. BadImage."""
+    header = accepted_header(data, max_pixels, deepest=16)
+    if header.format != "png":
+        raise BadLabels(f"a {header.format.upper()}: a label map must be a PNG")
+    if data[25] not in (GRAY, PALETTE):
+        what = "colors or alpha: a label map must be a PNG with one gray channel or a palette"
+        raise BadLabels(what)
+    if header.bit_depth > deepest:
+        raise BadLabels("numbers of 16 bits: map them to 0..255 with input.values")
+    return header
+
+
+def decode_labels(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> np.ndarray:
+    """Return class numbers [H, W, 1], upright: uint8, or uint16. See ``labels_header``."""
+    header = labels_header(data, max_pixels, deepest)
+    check_png(data)
+    try:
+        pixels = cv2.imdecode(np.frombuffer(_as_gray(data), np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        pixels = None
+    if pixels is None or pixels.shape != (header.height, header.width):
+        raise BadImage("a PNG that is truncated, damaged, or of a kind that is not read")
+    factor = STRETCHED[header.bit_depth]
+    if factor > 1:
+        pixels //= factor
+    return orient(pixels[:, :, None], header.orientation)
+
+
+@cache
+def label_colors() -> np.ndarray:
+    """Return an RGB color for each class, uint8 [256, 3]. 0 is black, ``IGNORE`` is light gray.
+
+    Source: Pascal VOC's color map, which spreads the bits of a number over the channels.
+    """
+    numbers = np.arange(256, dtype=np.uint8)
+    colors = np.zeros((256, 3), np.uint8)
+    for bit in range(8):
+        channel = bit % 3
+        colors[:, channel] |= (numbers >> bit & 1) << (7 - bit // 3)
+    colors[IGNORE] = 224
+    return colors
+
+
+def colored(batch: Batch, names: Sequence[str]) -> Batch:
+    """Replace the label maps ``names`` (uint8 [B, 1, H, W]) by pictures (uint8 [B, 3, H, W])."""
+    colors = torch.from_numpy(label_colors())
+    pictures = {name: colors[batch[name][:, 0].long().cpu()] for name in names}
+    return {**batch, **{name: values.permute(0, 3, 1, 2) for name, values in pictures.items()}}
+
+
+def _as_gray(data: Any) -> bytes:
+    """Return a gray PNG of the same samples, so that a decoder does not change them.
+
+    Palette, transparency, gamma and orientation are left out.
+    """
+    parts = [bytes(data[:8])]
+    for kind, at, length in png_chunks(data):
+        content = bytes(data[at : at + length])
+        if kind == b"IHDR":
+            content = content[:9] + bytes([GRAY]) + content[10:]
+        if kind in (b"IHDR", b"IDAT", b"IEND"):
+            body = kind + content
+            parts += [struct.pack(">I", length), body, struct.pack(">I", zlib.crc32(body))]
+    return b"".join(parts)

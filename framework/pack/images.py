@@ -19,13 +19,13 @@ from framework.media.decode import (
     accepted_header,
     convert,
     decode_deep,
+    decode_labels,
     decode_shrunk,
     encode_jpeg,
     encode_png,
     refuse_colors,
 )
 from framework.media.header import BadImage
-from framework.media.label_map import decode_labels
 from framework.media.scale import moved_boxes, moved_points, scale, scale_labels
 from framework.pack.jobs import item_error
 from framework.pack.recordings import SoundRates, VideoFrames

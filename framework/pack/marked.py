@@ -24,9 +24,16 @@ from framework.contracts.records import (
     range_files_of,
 )
 from framework.errors import ConfigError, DataError
-from framework.media.decode import MAX_PIXELS, encode_png, image_size
+from framework.media.decode import (
+    MAX_PIXELS,
+    PALETTE,
+    BadLabels,
+    decode_labels,
+    encode_png,
+    image_size,
+    labels_header,
+)
 from framework.media.header import BadImage
-from framework.media.label_map import PALETTE, BadLabels, decode_labels, labels_header
 from framework.order.batches import spread
 from framework.store.file_store import fits_kind
 from framework.store.values import RAGGED, TakesKinds, check_present, checked_kinds

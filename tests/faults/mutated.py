@@ -28,11 +28,11 @@ from framework.media.decode import (
     accepted_header,
     decode,
     decode_deep,
+    decode_labels,
     decode_shrunk,
     window_pixels,
 )
 from framework.media.header import BadImage
-from framework.media.label_map import decode_labels
 from framework.pack.images import Preparation
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing

@@ -8,7 +8,7 @@ import pytest
 
 from framework.errors import ConfigError, DataError
 from framework.input.coco import CocoInput, painted
-from framework.media.label_map import decode_labels
+from framework.media.decode import decode_labels
 from tests.contract.cases import jpeg
 
 SQUARE = [[2.0, 1.0, 6.0, 1.0, 6.0, 4.0, 2.0, 4.0]]

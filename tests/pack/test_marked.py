@@ -5,12 +5,11 @@ import pytest
 
 from framework.contracts.records import IGNORE, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError
-from framework.media.decode import encode_png
-from framework.media.label_map import decode_labels
+from framework.media.decode import decode_labels, encode_png
 from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput
 from tests.contract.cases import jpeg, label_map, pixels
-from tests.media.test_label_map import png
+from tests.media.test_decode import png
 
 NOISE = np.random.default_rng(0).integers(0, 256, (16, 12), np.uint8)
 

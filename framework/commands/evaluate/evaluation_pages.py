@@ -27,8 +27,7 @@ from framework.contracts.prediction import (
     Predicts,
 )
 from framework.errors import printable
-from framework.media.decode import data_uri
-from framework.media.label_map import colored, label_colors
+from framework.media.decode import colored, data_uri, label_colors
 from framework.system.durable import write_bytes
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -14,8 +14,7 @@ import torch
 
 from framework.contracts.records import Field, Manifest, Ragged, RecordStore
 from framework.errors import DataError, printable
-from framework.media.decode import BadImage, decode_shrunk, image_size
-from framework.media.label_map import decode_labels, label_colors
+from framework.media.decode import BadImage, decode_labels, decode_shrunk, image_size, label_colors
 from framework.media.video_file import BadFrames, frames_of
 from framework.order.batches import spread
 from framework.store.open_store import files_of, open_records

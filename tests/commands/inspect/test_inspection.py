@@ -11,7 +11,7 @@ from framework.commands.inspect import inspection
 from framework.commands.inspect.inspection import DARK, EDGE, TILE, describe, facts, write_grid
 from framework.contracts.records import Field, Manifest, Shard
 from framework.errors import DataError
-from framework.media.label_map import label_colors
+from framework.media.decode import label_colors
 from framework.store.file_store import to_json
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
