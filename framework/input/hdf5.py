@@ -22,16 +22,14 @@ from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, sugges
 from framework.store.values import RAGGED, native, text_of
 
 WILD = "*"
-ATTRIBUTE = "@"
 BLOCK = 1 << 16  # labels that are read at once
 
 
 class _Node(NamedTuple):
-    """A data set, or an attribute of one or of a group."""
+    """A data set of a file."""
 
     file: ForeignHDF5
     name: str
-    attribute: str = ""
 
     @property
     def dataset(self) -> Dataset:
@@ -41,7 +39,7 @@ class _Node(NamedTuple):
 class _Table(NamedTuple):
     """Where the values of each field are."""
 
-    columns: dict[str, list[_Node]]  # a data set per file, or a data set or attribute per record
+    columns: dict[str, list[_Node]]  # a data set per file, or per record
     keys: list[str] | None  # of the records; None: they lie along the first axis
     starts: list[int]  # the number of each node's first record, and the number of all
 
@@ -51,8 +49,7 @@ class HDF5Input(RowInput):
     """Records from one file or several.
 
     A name without ``*`` is a data set with a value per record along its first axis. A name with
-    ``*`` is a data set per record, whose key is what the stars stand for. ``NAME@ATTRIBUTE`` is an
-    attribute. Bytes of image files become images, arrays with different numbers of rows are ragged,
+    ``*`` is a data set per record, whose key is what the stars stand for. Bytes of image files become images, arrays with different numbers of rows are ragged,
     and the texts of ``label`` are classes. ``conf/input/hdf5.yaml`` describes the options.
     """
 
@@ -67,8 +64,8 @@ class HDF5Input(RowInput):
         self.classes, self.given = classes, fields
         if fields is not None:
             self.given = of_rows.text_by_field("fields", fields, '{audio: "*/*"}')
-            if len({WILD in name or ATTRIBUTE in name for name in self.given.values()}) > 1:
-                what = "names of one record (with * or @) and of all records exclude each other"
+            if len({WILD in name for name in self.given.values()}) > 1:
+                what = "names of one record (with *) and of all records exclude each other"
                 raise ConfigError(162, f"input.fields = {fields}", what, "choose one of the two")
 
     @cached_property
@@ -109,7 +106,7 @@ class HDF5Input(RowInput):
     def table(self) -> _Table:
         """Find the values. DataError D110, D111, D112, D160, D163, D167."""
         columns: dict[str, list[_Node]] = {field: [] for field in self.fields}
-        if any(WILD in name or ATTRIBUTE in name for name in self.fields.values()):
+        if any(WILD in name for name in self.fields.values()):
             keys: list[str] = []
             for file in self.files:
                 matches = {field: _matches(file, name) for field, name in self.fields.items()}
@@ -185,8 +182,7 @@ class HDF5Input(RowInput):
             nodes = self.table.columns[name]
             is_ragged = self.table.keys is None and nodes[0].dataset.kind == "rows"
             if self.table.keys is not None:
-                shapes = {node.dataset.shape for node in nodes if not node.attribute}
-                is_ragged = len({shape[:1] for shape in shapes}) > 1
+                is_ragged = len({node.dataset.shape[:1] for node in nodes}) > 1
             if is_ragged and isinstance(value, np.ndarray):
                 ragged[name] = RAGGED
         return ragged
@@ -229,11 +225,7 @@ class HDF5Input(RowInput):
         nodes, keys, starts = self.table
         values: list[Any] = []
         if keys is not None:
-            for node in nodes[name][start:stop]:
-                if node.attribute:
-                    values.append(node.file.attribute(node.name, node.attribute))
-                else:
-                    values.append(node.file.value(node.name))
+            values = [node.file.value(node.name) for node in nodes[name][start:stop]]
         else:
             parts: list[Any] = []
             for node, first, last in zip(nodes[name], starts, starts[1:], strict=False):
@@ -255,7 +247,7 @@ class HDF5Input(RowInput):
                     return data
             return native(value)
         node = self.table.columns[name][0]
-        is_text = isinstance(value, bytes) and not node.attribute and node.dataset.kind == "text"
+        is_text = isinstance(value, bytes) and node.dataset.kind == "text"
         if not is_text or kind == "bytes":
             return value
         return text_of(value, name, f"{self.name(index)}: {name}", "input")
@@ -285,10 +277,10 @@ class HDF5Input(RowInput):
 
 def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
     """Return the nodes of a file that a pattern names, by what its stars stand for."""
-    path, _, attribute = pattern.strip("/").partition(ATTRIBUTE)
-    expression = re.compile("([^/]*)".join(map(re.escape, path.split(WILD))), re.DOTALL)
+    parts = map(re.escape, pattern.strip("/").split(WILD))
+    expression = re.compile("([^/]*)".join(parts), re.DOTALL)
     nodes: dict[str, _Node] = {}
-    for name in file.nodes if attribute else file.datasets:
+    for name in file.datasets:
         match = expression.fullmatch(name)
         if match is None:
             continue
@@ -296,7 +288,7 @@ def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
         if key in nodes:
             what = f"{nodes[key].name!r} and {name!r} are one record"
             raise DataError(163, file.path, what, "correct input.fields")
-        nodes[key] = _Node(file, name, attribute)
+        nodes[key] = _Node(file, name)
     return nodes
 
 

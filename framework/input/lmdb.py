@@ -30,18 +30,16 @@ class LMDBInput(RowInput):
 
     A value is an image file, a .npy file, a number as text, or a text. The texts of the field
     ``label`` are classes: integers are labels as they are, others are names. ``fields`` are texts
-    of ``key_expression``; numbers may start anywhere. ``count`` is a number, or the key of one.
-    ``conf/input/lmdb.yaml`` describes the options.
+    of ``key_expression``; numbers may start anywhere. ``conf/input/lmdb.yaml`` describes the options.
     """
 
     def __init__(
         self,
         path: str,
         fields: Mapping[str, str],
-        count: int | str | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
-        self.path, self.count, self.classes = path, count, classes
+        self.path, self.classes = path, classes
         example = '{image: "image-%09d", label: "label-%09d"}'
         self.patterns = text_by_field("fields", fields, example)
         for pattern in self.patterns.values():
@@ -58,8 +56,7 @@ class LMDBInput(RowInput):
     def items(self) -> tuple[list[dict[str, int]], list[str]]:
         """The place of each field's value, and the key of the first field, for each record.
 
-        DataError D110 for no record, D111 for another number than ``count``, D160 for a name that a
-        field lacks, D163 for two keys of one record.
+        DataError D110 for no record, D160 for a name that a field lacks, D163 for two keys of one record.
         """
         keys = self.file.keys
         matches: dict[str, dict[int | str, int]] = {}
@@ -78,15 +75,6 @@ class LMDBInput(RowInput):
         if not names:
             what = f"no key is as input.fields says; the first keys: {listed(keys[:10])}"
             raise DataError(110, self.path, what, "correct input.fields")
-        count, fix = self.count, "correct input.count, or leave it out"
-        if isinstance(count, str):
-            text = text_of(self.file.read(keys.index(count))) if count in keys else None
-            if text is None or not WHOLE.fullmatch(text.strip()):
-                what = f"the key {count!r} holds no number of records"
-                raise DataError(111, self.path, what, fix)
-            count = int(text)
-        if count is not None and count != len(names):
-            raise DataError(111, self.path, f"has {len(names)} records, not {count}", fix)
         if all(isinstance(name, int) for name in names):
             names.sort()
         first = next(iter(matches.values()))

@@ -207,25 +207,6 @@ class ForeignHDF5:
             what = f"dataset {name!r} cannot be read ({words_of(error, 200)})"
             raise DataError(102, self.path, what, FIX) from error
 
-    def attribute(self, name: str, key: str) -> Any:
-        """Return an attribute of a group or data set: ``str`` or an array. DataError D102, D112."""
-        try:
-            attributes = self.file[name].attrs
-            if key not in attributes:
-                what = f"{name!r} has no attribute {key!r}, but {', '.join(attributes) or 'none'}"
-                raise DataError(112, self.path, what, "correct input.fields")
-            # h5py allocates what the file declares, so compare that with the file first.
-            size = attributes.get_id(key).get_storage_size()
-            if size > os.path.getsize(self.path):
-                raise ValueError(f"an attribute of {size} bytes")
-            value = attributes[key]
-        except H5PY_ERRORS as error:
-            what = f"attribute {key!r} of {name!r} cannot be read ({words_of(error, 200)})"
-            raise DataError(102, self.path, what, FIX) from error
-        if isinstance(value, bytes):
-            return value.decode(errors="surrogateescape")
-        return value if isinstance(value, str) else np.asarray(value)
-
 
 def _dataset(dataset: Any, file_bytes: int) -> Dataset | None:
     """Return what a data set holds, None if that cannot be packed."""

@@ -618,10 +618,6 @@ def hdf5_files() -> list[Bait]:
     ]
     heap = partial(_hdf5, plain["labels of texts"], patched=True)
     hdf5_baits.append(Bait("HDF5 heap of huge texts", heap, "x.h5"))
-    attributes = {"huge": "x" * 60_000, "pickled": np.void(b"\x80\x04."), "empty": h5py.Empty("f4")}
-    for name, value in attributes.items():
-        plant = partial(_hdf5, partial(_attribute, value), "input.fields={x: '*@a'}")
-        hdf5_baits.append(Bait(f"HDF5 attribute {name}", plant, "x.h5"))
     patterns = ("*", "*/*", "*" * 30, "*@*", "x@", "(", "*\\", "/", "", "**/x")
     for pattern in patterns:
         fields = f"input.fields={{x: '{pattern}'}}"
@@ -632,10 +628,6 @@ def hdf5_files() -> list[Bait]:
 
 def _dataset(name: Any, *arguments: Any, **options: Any) -> Callable[[h5py.File], Any]:
     return lambda file: file.create_dataset(name, *arguments, **options)
-
-
-def _attribute(value: Any, file: h5py.File) -> None:
-    file.create_group("g").attrs["a"] = value
 
 
 def _hdf5(plant: Callable[[Any], Any], *words: str, patched: bool = False) -> tuple[str, ...]:
@@ -668,10 +660,6 @@ def lmdb_files() -> list[Bait]:
         Bait(f"LMDB {name}", partial(_lmdb, {**good, **more}, fields), "x.lmdb")
         for name, more in values.items()
     ]
-    for count in ("count", "image-0", "none", "99999999999999999999999", "-1", "''"):
-        more = {**good, b"count": b"9" * 99}
-        plant = partial(_lmdb, more, fields, f"input.count={count}")
-        lmdb_baits.append(Bait(f"LMDB count {count}", plant, ""))
     for number, name in enumerate(("root of itself", "values that overlap", "a tree of one leaf")):
         lmdb_baits.append(Bait(f"LMDB {name}", partial(_wild_lmdb, number), "x.lmdb"))
     return lmdb_baits
