@@ -100,7 +100,7 @@ def _cases(folder: Path) -> dict[str, Case]:
     write_parquet(table, encoded_records(COUNT))
     about = {"coco.json": json.dumps(annotations()).encode(), "1.jpg": jpeg(1), "2.jpg": jpeg(2)}
     coco = ("input=coco", "input.path=coco.json", "input.images=.")
-    of_records = 'input.fields={a: "*/a", t: "*/t", n: "*@n"}'
+    of_records = 'input.fields={a: "*/a", t: "*/t", n: "*/n"}'
     of_keys = 'input.fields={image: "image-%09d", text: "text-%09d", label: "label-%09d"}'
     read = {
         "data=tar": ({"x.tar": shard}, "data.train=x.tar"),
@@ -179,14 +179,14 @@ def _columns(folder: Path) -> bytes:
 def _groups(folder: Path) -> bytes:
     """Return an HDF5 file with a group for each record.
 
-    A group has an array of its own length, a text, and an attribute.
+    A group has an array of its own length, a text, and a number.
     """
     path = folder / "groups.h5"
     with h5py.File(path, "w", libver="latest") as file:
         for number in range(COUNT):
             file[f"record {number}/a"] = np.arange(10 * number, dtype="i2")
             file[f"record {number}/t"] = f"text {number}"
-            file[f"record {number}"].attrs["n"] = float(number)
+            file[f"record {number}/n"] = float(number)
     return path.read_bytes()
 
 
