@@ -13,14 +13,7 @@ from framework.input.rows import Row, RowInput, shared_names, text_by_field
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
 from framework.store import values
-from framework.store.foreign import (
-    NPY,
-    WHOLE,
-    ForeignLMDB,
-    key_expression,
-    number_of,
-    text_of,
-)
+from framework.store.foreign import NPY, WHOLE, ForeignLMDB, key_expression, number_of, text_of
 from framework.store.values import array_of_npy, check_classes, label_column
 
 
@@ -34,10 +27,7 @@ class LMDBInput(RowInput):
     """
 
     def __init__(
-        self,
-        path: str,
-        fields: Mapping[str, str],
-        classes: Sequence[str] | None = None,
+        self, path: str, fields: Mapping[str, str], classes: Sequence[str] | None = None
     ) -> None:
         self.path, self.classes = path, classes
         example = '{image: "image-%09d", label: "label-%09d"}'

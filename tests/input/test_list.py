@@ -117,11 +117,7 @@ def test_what_is_no_number_is_named(kind, text):
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ("2.jpg,NaN,b", "'NaN' is not finite"),
-        ("2.jpg,2,", "no class in ''"),
-    ],
+    ("bad", "words"), [("2.jpg,NaN,b", "'NaN' is not finite"), ("2.jpg,2,", "no class in ''")]
 )
 def test_packing_can_skip_rows_with_bad_cells(bad, words):
     _input(f"image,age,label\n1.jpg,1,b\n{bad}\n0.jpg,3,a\n")

@@ -6,12 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from framework.media.header import (
-    BadImage,
-    ImageHeader,
-    is_image,
-    read_header,
-)
+from framework.media.header import BadImage, ImageHeader, is_image, read_header
 from tests.contract.cases import pixels
 
 PICTURE = Image.fromarray(pixels(1, 20, 30))
