@@ -45,7 +45,7 @@ def _run(cfg: DictConfig, grant: Grant) -> RunOutcome:
         print_notes(packing.split)
         packed = show_packing(packing, config["workers"])
     if packed.bad:
-        listing = f"{packing.shared_path}.bad.jsonl"
+        listing = f"{packing.path}.bad.jsonl"
         skipped = f"{plural(len(packed.bad), 'item')} skipped: {listing} lists them"
         return RunOutcome(EXIT_SKIPPED, skipped)
     return RunOutcome(0, "finished")

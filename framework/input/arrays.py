@@ -1,14 +1,11 @@
 """Named arrays: a .npz or .npy file.
 
-Arrays are read through a memory map, however large they are. Those that are compressed are
-decompressed into a temporary file first.
+Arrays are read through a memory map, however large they are. Compressed ones are held in memory.
 """
 
 import mmap
 import os
-import shutil
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -17,11 +14,10 @@ from typing import Any, BinaryIO, final
 
 import numpy as np
 
-from framework.errors import DataError, ResourceError, listed
+from framework.errors import DataError, listed
 from framework.input.rows import ColumnInput, text_by_field
 from framework.store.foreign import SIGNATURE
-from framework.store.values import most_bytes, not_arrays, read_npy_header
-from framework.system.durable import FULL
+from framework.store.values import array_of_npy, most_bytes, not_arrays, read_npy_header
 
 BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.error, zlib.error)
@@ -78,7 +74,7 @@ class ArraysInput(ColumnInput):
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path,)
 
-    def _members(self, file: BinaryIO) -> dict[str, "_MappedArray"]:
+    def _members(self, file: BinaryIO) -> dict[str, Any]:
         """Return the chosen arrays of a .npz, whose CRC32s are compared."""
         with zipfile.ZipFile(file) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
@@ -88,11 +84,11 @@ class ArraysInput(ColumnInput):
             if declared > most_bytes(size):  # members may overlap
                 what = f"declares {declared:,} bytes, more than a file of {size:,} may expand to"
                 raise DataError(112, self.path, what, "save it with numpy.savez if you trust it")
-            arrays: dict[str, _MappedArray] = {}
+            arrays: dict[str, Any] = {}
             for name, member in chosen.items():
                 where = f"{self.path}: {member.filename}"
                 if member in compressed:
-                    arrays[name] = _decompressed(archive, member, where)
+                    arrays[name] = array_of_npy(archive.read(member), where)
                     continue
                 with archive.open(member) as inside:
                     while inside.read(BLOCK):  # the last read compares the CRC32
@@ -101,22 +97,6 @@ class ArraysInput(ColumnInput):
                 begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
                 arrays[name] = _MappedArray(file, begin, member.file_size, where)
             return arrays
-
-
-def _decompressed(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> "_MappedArray":
-    with archive.open(member) as inside:
-        read_npy_header(inside, member.file_size, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
-    with archive.open(member) as inside, tempfile.TemporaryFile() as copy:
-        try:
-            shutil.copyfileobj(inside, copy, BLOCK)
-            copy.flush()
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            what = f"has no space for {where}, which is compressed"
-            fix = "free some, set TMPDIR to another folder, or save it with numpy.savez"
-            raise ResourceError(266, tempfile.gettempdir(), what, fix) from error
-        return _MappedArray(copy, 0, member.file_size, where)
 
 
 @final

@@ -79,10 +79,9 @@ def pack(
     with ExitStack() as locks:
         # Parts share the output, and each holds a lock on its own part.
         is_part = packing.part is not None
-        shared_path = packing.shared_path
         if is_part:
-            locks.enter_context(_locked(shared_path, f"part{packing.part}.lock"))
-        for path in dict.fromkeys((shared_path, *packing.paths.values())):
+            locks.enter_context(_locked(packing.path, f"part{packing.part}.lock"))
+        for path in dict.fromkeys((packing.path, *packing.paths.values())):
             locks.enter_context(_locked(path, "lock", shared=is_part))
         run = _Run(packing, on_progress, on_note)
         try:
@@ -112,8 +111,8 @@ class _Run:
         self, packing: Packing, on_progress: OnProgress, on_note: Callable[[str], None]
     ) -> None:
         self.packing, self.on_progress = packing, on_progress
-        self.path = Path(packing.shared_path)
-        self.journal = Journal(packing.shared_path, packing.suffix)
+        self.path = Path(packing.path)
+        self.journal = Journal(packing.path, packing.suffix)
         self.tidy()
         self.manifest = _manifest(packing)
         if packing.make_part is not None:  # what the writer refuses is said before all the work

@@ -12,7 +12,7 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest, RecordInput, RecordWriter
 from framework.errors import ConfigError, DataError
-from framework.pack.split import MARK, SplitRule
+from framework.pack.split import SplitRule
 from framework.system.durable import temporary_name, write_bytes, write_text
 
 CRC = np.dtype("<u4")
@@ -57,7 +57,7 @@ class Packing:
 
     Raises:
         ConfigError: C150 for a value that is not possible, C151 for a share that is not, C245 for
-            an output that cannot have splits, C246 for a path with ``{split}`` without splits.
+            an output that cannot have splits.
     """
 
     source: RecordInput
@@ -85,9 +85,6 @@ class Packing:
             where = f"pack.part = {self.part}, pack.parts = {self.parts}"
             fix = "give pack.parts=N and pack.part=0..N-1"
             raise ConfigError(151, where, "is not a share of the work", fix)
-        if self.split is None and MARK in self.path:
-            fix = "add 'pack.split={train: 0.9, val: 0.1}', or choose another path"
-            raise ConfigError(246, f"output.path = {self.path}", "there is no split", fix)
         if self.split is not None and (self.make_part is not None or not self.one_file):
             where = f"pack.split = {self.split.words}, pack.one_file = {self.one_file}"
             what = "each split must be one file of records"
@@ -100,11 +97,6 @@ class Packing:
         if self.split is None:
             return {"": self.path}
         return {name: self.split.path(self.path, name) for name in self.split.shares}
-
-    @property
-    def shared_path(self) -> str:
-        """The path, without its ending, of the journal, the lock and the list of bad items."""
-        return self.path if self.split is None else self.split.shared_path(self.path)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from framework.errors import ConfigError, DataError, listed
 from framework.store.values import pattern_of_group
 
 STRATIFIED = "stratified"
-MARK = "{split}"  # stands for the name of a split in a path
 NAME = re.compile(r"\w[\w-]*")
 NUM_HASHES = 1 << 64
 
@@ -93,20 +92,9 @@ class SplitRule:
         return self.pattern.pattern if self.pattern is not None else ""
 
     def path(self, path: str, name: str) -> str:
-        """Return the store of split ``name``, such as ``a-train.h5``, or ``{split}`` replaced."""
-        if MARK in path:
-            return path.replace(MARK, name)
+        """Return the store of split ``name``, such as ``a-train.h5`` for ``a.h5``."""
         whole = Path(path)
         return str(whole.with_name(f"{whole.stem}-{name}{whole.suffix}"))
-
-    def shared_path(self, path: str) -> str:
-        """Return the path of what splits share, such as ``a/train+val-b`` for ``a/{split}/b``."""
-        if MARK not in path:
-            return path
-        steps = Path(path).parts
-        first = next(number for number, step in enumerate(steps) if MARK in step)
-        whole = Path(*steps[:first], "-".join(steps[first:]))
-        return str(whole).replace(MARK, "+".join(self.shares))
 
     def check_fields(self, fields: Mapping[str, Field]) -> None:
         """Check that the records have the field that decides. ConfigError C242."""

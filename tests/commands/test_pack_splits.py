@@ -121,7 +121,6 @@ def test_after_a_stop_the_same_command_continues(workers):
         (["pack.split={train: 0.9999, val: 0.0001}", "pack.split_by=label"], "C244"),
         ([TWO, "output=folder"], "C245"),
         ([TWO, "pack.one_file=false"], "C245"),
-        (["output.path=d-{split}.h5"], "C246"),
         (["pack.split_by=label"], "C247"),
     ],
 )

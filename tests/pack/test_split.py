@@ -114,18 +114,11 @@ def test_shares_that_cannot_be_are_refused(given, words):
 
 
 @pytest.mark.parametrize(
-    ("path", "store", "shared"),
-    [
-        ("d.h5", "d-val.h5", "d.h5"),
-        ("out/d.v2.lmdb", "out/d.v2-val.lmdb", "out/d.v2.lmdb"),
-        ("d", "d-val", "d"),
-        ("d_{split}.h5", "d_val.h5", "d_train+val.h5"),
-        ("out/{split}/d.h5", "out/val/d.h5", "out/train+val-d.h5"),
-    ],
+    ("path", "store"),
+    [("d.h5", "d-val.h5"), ("out/d.v2.lmdb", "out/d.v2-val.lmdb"), ("d", "d-val")],
 )
-def test_a_store_is_named_after_its_split(path, store, shared):
+def test_a_store_is_named_after_its_split(path, store):
     assert SplitRule(TWO).path(path, "val") == store
-    assert SplitRule(TWO).shared_path(path) == shared
 
 
 @pytest.mark.parametrize("by", ["image", "boxes", "speakers"])
