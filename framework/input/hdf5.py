@@ -49,8 +49,9 @@ class HDF5Input(RowInput):
     """Records from one file or several.
 
     A name without ``*`` is a data set with a value per record along its first axis. A name with
-    ``*`` is a data set per record, whose key is what the stars stand for. Bytes of image files become images, arrays with different numbers of rows are ragged,
-    and the texts of ``label`` are classes. ``conf/input/hdf5.yaml`` describes the options.
+    ``*`` is a data set per record, whose key is what the stars stand for. Bytes of image files
+    become images, arrays with different numbers of rows are ragged, and the texts of ``label`` are
+    classes. ``conf/input/hdf5.yaml`` describes the options.
     """
 
     def __init__(

@@ -23,7 +23,8 @@ class LMDBInput(RowInput):
 
     A value is an image file, a .npy file, a number as text, or a text. The texts of the field
     ``label`` are classes: integers are labels as they are, others are names. ``fields`` are texts
-    of ``key_expression``; numbers may start anywhere. ``conf/input/lmdb.yaml`` describes the options.
+    of ``key_expression``; numbers may start anywhere. ``conf/input/lmdb.yaml`` describes the
+    options.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class LMDBInput(RowInput):
     def items(self) -> tuple[list[dict[str, int]], list[str]]:
         """The place of each field's value, and the key of the first field, for each record.
 
-        DataError D110 for no record, D160 for a name that a field lacks, D163 for two keys of one record.
+        DataError D110 for no record, D160 for a name that a field lacks, D163 for two keys of one
+        record.
         """
         keys = self.file.keys
         matches: dict[str, dict[int | str, int]] = {}

@@ -1,15 +1,15 @@
 """Decodes image files to pixels by one set of rules, whatever the format.
 
-- Pixels are uint8 [H, W, C]. C is 1 (gray) or 3 (RGB), as the store's field says.
-- All eight EXIF orientations are applied. An image without a valid one is upright.
-- Alpha is dropped without blending. Palettes become colors. Color profiles and gamma are ignored.
-- CMYK and YCCK JPEGs are inverted, as Adobe writes them: red is cyan times black over 255.
-- Gray is 0.299 red + 0.587 green + 0.114 blue, rounded. A gray read of a YCbCr JPEG takes Y as it
-  is. It differs from the gray of the RGB by less than 1 level on average, more if RGB was clipped.
-- Animations, several pages, more than 8 bits and truncated files are refused.
+- Pixels are uint8 [H, W, C]. C is 1 (gray) or 3 (RGB), as the store's field says. - All eight EXIF
+orientations are applied. An image without a valid one is upright. - Alpha is dropped without
+blending. Palettes become colors. Color profiles and gamma are ignored. - CMYK and YCCK JPEGs are
+inverted, as Adobe writes them: red is cyan times black over 255. - Gray is 0.299 red + 0.587 green
++ 0.114 blue, rounded. A gray read of a YCbCr JPEG takes Y as it is. It differs from the gray of the
+RGB by less than 1 level on average, more if RGB was clipped. - Animations, several pages, more than
+8 bits and truncated files are refused.
 
-Label maps are PNGs whose samples, gray values or indices into a palette, are class numbers. Those of
-1, 2 or 4 bits are not stretched to 255.
+Label maps are PNGs whose samples, gray values or indices into a palette, are class numbers. Those
+of 1, 2 or 4 bits are not stretched to 255.
 
 JPEG goes to libjpeg-turbo through simplejpeg, which releases the GIL. Other formats, and JPEGs with
 rare subsampling, go to OpenCV. ``tests/media/test_golden_pixels.py`` holds all to these rules.
