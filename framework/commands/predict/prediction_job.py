@@ -57,25 +57,15 @@ MOST_IN_MASK = 255
 
 @dataclass(frozen=True)
 class Prediction:
-    """What to predict, and into what.
-
-    Attributes:
-        run: The run, whose model predicts.
-        source: Gives the records.
-        configured: The keys of the input. Finished parts are kept only if all are the same.
-        path: The file or folder that is made.
-        form: What it holds: ``table``, ``boxes``, ``mask`` or ``image``.
-        top_k: How many classes of each record a table has.
-        skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
-    """
+    """What to predict, and into what."""
 
     run: SavedRun
     source: RecordInput
-    configured: dict[str, Any]
-    path: Path
-    form: str
-    top_k: int
-    skip_bad: bool
+    configured: dict[str, Any]  # the keys of the input: finished parts are kept if all are the same
+    path: Path  # the file or folder that is made
+    form: str  # table, boxes, mask or image
+    top_k: int  # classes of each record in a table
+    skip_bad: bool  # whether bad items are left out; otherwise the first one raises its error
 
 
 class Predicted(NamedTuple):
@@ -134,14 +124,17 @@ class _PredictionRun:
             tidied(place)
         tidied(self.path.parent)
         inputs = prediction.source.manifest
-        self.fields = self.run.input_fields(inputs)
+        self.run.input_fields(inputs)  # which checks that the model can take them
         label = inputs.fields.get(LABEL)  # shown beside predictions if it is a class
         self.labels: dict[str, Field] = {}
         if label is not None and is_class_number(np.dtype(label.dtype).kind, label.shape):
             self.labels = {LABEL: label}
         self.ranges = self._begin()
-        self._named: list[ItemRange] = []  # parts whose names of pictures are taken
-        self._taken: set[str] = set()
+        # Of the part that is being predicted
+        self.columns: Columns = {}
+        self.written: list[Path] = []  # pictures
+        self.taken: set[str] = set()  # names of pictures, also of the parts before it
+        self.num_named = 0  # parts whose names are in ``taken``
 
     def _begin(self) -> list[ItemRange]:
         """Return the parts of the journal if the same command has begun; else begin a new one.
@@ -253,48 +246,46 @@ class _PredictionRun:
             self.prediction.source, missing, self.labels, self.prediction.skip_bad
         )
         waiting = list(missing)
-        part = self._part(waiting[0])
+        self._begin_part(waiting[0])
         with closing(self.run.inferred(source)) as batches:
             for inferred in batches:
                 while waiting[0].number != inferred.part.items.number:
-                    self._note(source, waiting.pop(0), part, stamps_before)
-                    part = self._part(waiting[0])
-                self._add(part, inferred)
+                    self._note(source, waiting.pop(0), stamps_before)
+                    self._begin_part(waiting[0])
+                self._add(inferred)
         for items in waiting:
-            self._note(source, items, part, stamps_before)
-            part = self._part(items)
+            self._note(source, items, stamps_before)
+            self._begin_part(items)
 
-    def _note(
-        self, source: InputSource, items: ItemRange, part: "_Part", stamps_before: dict[int, str]
-    ) -> None:
-        """Write down a part that is complete."""
+    def _begin_part(self, items: ItemRange) -> None:
+        self.columns = {}
+        self.written = []
+        if self.prediction.form in (MASKS, IMAGES):
+            for before in self.ranges[self.num_named : items.number]:
+                self.taken.update(self._read(before)["columns"].get("file", []))
+            self.num_named = max(self.num_named, items.number)
+
+    def _note(self, source: InputSource, items: ItemRange, stamps_before: dict[int, str]) -> None:
+        """Write down a part that is complete, once its pictures are on the disk."""
         read = source.parts.pop(items.number)
-        part.sync()
+        for path in (*self.written, *{path.parent for path in self.written}):
+            sync(path)
         reach("predict.part")
+        num_records = len(self.columns.get("key", ()))
         # A text is read and written ten times as fast as its columns.
-        rows = {"csv": csv_rows(part.columns)} if self.is_text else {"columns": part.columns}
+        rows = {"csv": csv_rows(self.columns)} if self.is_text else {"columns": self.columns}
         note = {
             "stamp": stamps_before[items.number],
-            "num_records": part.num_records,
-            "names": list(part.columns),
+            "num_records": num_records,
+            "names": list(self.columns),
             **rows,
             "bad": [list(item) for item in sorted(read.bad)],
         }
         write_text(self.journal.file(items.number), json.dumps(note))
         reach("predict.noted")
-        self.on_progress(0, items.stop - items.start - part.num_records)
+        self.on_progress(0, items.stop - items.start - num_records)
 
-    def _part(self, items: ItemRange) -> "_Part":
-        """Return an empty part. It knows which names of pictures the parts before it have."""
-        for before in self.ranges[len(self._named) : items.number]:
-            names = []
-            if self.prediction.form in (MASKS, IMAGES):
-                names = self._read(before)["columns"].get("file", [])
-            self._named.append(before)
-            self._taken.update(names)
-        return _Part(self.pictures, self._taken)
-
-    def _add(self, part: "_Part", inferred: Inferred) -> None:
+    def _add(self, inferred: Inferred) -> None:
         """Add the rows of a batch to the part."""
         form = self.prediction.form
         batch, read, predictions, places = inferred
@@ -330,8 +321,17 @@ class _PredictionRun:
                     raise ConfigError(357, "as = mask", what, fix)
                 pixels = [numbers[:, :, None].astype(np.uint8) for numbers in maps]
             items = [read.item_numbers[index] for index in indices.tolist()]
-            columns["file"] = part.write(pixels, columns["key"], items)
-        part.add(columns)
+            columns["file"] = []
+            for picture, key, number in zip(pixels, columns["key"], items, strict=True):
+                name = picture_name(key, number, self.taken)
+                self.taken.add(name)
+                path = self.pictures / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(encode_png(np.ascontiguousarray(picture.transpose(2, 0, 1))))
+                self.written.append(path)
+                columns["file"].append(name)
+        for name, values in columns.items():
+            self.columns.setdefault(name, []).extend(values)
         self.on_progress(len(indices), len(indices))
         reach("predict.batch")
 
@@ -347,59 +347,10 @@ class _PredictionRun:
         return (note["columns"] for note in self._notes())
 
 
-@final
-class _Part:
-    """The rows of a part that is being predicted.
-
-    Attributes:
-        columns: The columns so far.
-    """
-
-    def __init__(self, pictures: Path, taken: set[str]) -> None:
-        self.columns: Columns = {}
-        self._pictures = pictures
-        self._taken = set(taken)
-        self._written: list[Path] = []
-
-    @property
-    def num_records(self) -> int:
-        return len(self.columns.get("key", ()))
-
-    def add(self, columns: Columns) -> None:
-        for name, values in columns.items():
-            self.columns.setdefault(name, []).extend(values)
-
-    def write(
-        self, pictures: Sequence[np.ndarray], keys: Sequence[str], numbers: Sequence[int]
-    ) -> list[str]:
-        """Write pictures (uint8 [H, W, C]) as PNGs, and return their names in the folder."""
-        names: list[str] = []
-        for pixels, key, number in zip(pictures, keys, numbers, strict=True):
-            name = picture_name(key, number, self._taken)
-            self._taken.add(name)
-            path = self._pictures / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encode_png(np.ascontiguousarray(pixels.transpose(2, 0, 1))))
-            self._written.append(path)
-            names.append(name)
-        return names
-
-    def sync(self) -> None:
-        """Put the pictures on the disk, before the part counts as finished."""
-        for path in (*self._written, *{path.parent for path in self._written}):
-            sync(path)
-
-
 def picture_name(key: str, number: int, taken: Container[str]) -> str:
-    """Return the name of a record's picture: its key with another ending, or its number.
+    """Return the name of a record's picture: its key with another ending, or its item's number.
 
-    A name that is taken gets the item's number, and then a second one. A key must not lead out of
-    the folder.
-
-    Args:
-        key: Of the record.
-        number: Of its item, which may have several records.
-        taken: The names of the pictures before it.
+    A name that is taken gets the number, and then a second one. No key leads out of the folder.
     """
     path = Path(key)
     is_plain = path.name and not path.is_absolute() and ".." not in path.parts and "\0" not in key
