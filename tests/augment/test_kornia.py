@@ -3,9 +3,6 @@ import sys
 import pytest
 import torch
 
-from framework.augment.compose import Compose
-from framework.augment.normalize import Normalize
-from framework.augment.random_erasing import RandomErasing
 from framework.errors import ConfigError, ResourceError
 from framework.order.draws import draws
 
@@ -42,12 +39,6 @@ def test_every_record_is_changed_by_draws_of_its_own():
         ),
         pytest.param({"name": "AugmentationBase2D"}, "C130", id="base class"),
         pytest.param({"name": "RandomRotation"}, r"C131.*degrees", id="no degrees"),
-        pytest.param(
-            {"name": "RandomRotation", "params": {"degree": 3}}, r"C131.*degree", id="parameter"
-        ),
-        pytest.param(
-            {"name": "RandomRotation", "parms": {}}, r"C131.*pipeline.0.parms", id="another key"
-        ),
     ],
 )
 def test_a_wrong_step_is_refused_before_the_first_record(step, words):
@@ -60,13 +51,3 @@ def test_without_its_package_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "kornia.augmentation", None)
     with pytest.raises(ResourceError, match=r"R131.*pip install .*kornia"):
         applied()
-
-
-def test_it_does_not_take_normalized_pixels_and_leaves_them_from_0_to_1():
-    kornia = Kornia("image", STEPS, False)
-    normalize = Normalize("image", [0.5], [0.2])
-    with pytest.raises(ValueError, match=r"parts\.k takes pixels from 0 to 1, and parts\.n before"):
-        Compose({"n": normalize, "k": kornia})
-    erasing = RandomErasing("image", 1.0, [0.2, 0.3], [1.0, 1.0], [127.0])
-    with pytest.raises(ValueError, match=r"parts\.e\.value .* parts\.k before it"):
-        Compose({"k": kornia, "e": erasing, "n": normalize})

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from framework.system import at_end
-from framework.system.at_end import close_at_end, forgotten, stop_at_end
+from framework.system.at_end import close_at_end, stop_at_end
 from tests.forks import forked
 
 
@@ -50,17 +50,6 @@ def test_processes_are_closed_before_threads_are_awaited(ended):
     close_at_end(processes)
     at_end._end()
     assert ended == ["processes", "threads"]
-
-
-def test_what_has_closed_is_left_alone(ended):
-    threads, processes = Threads("threads", 0.0, ended), Processes(ended)
-    stop_at_end(threads)
-    close_at_end(processes)
-    forgotten(threads)
-    forgotten(processes)
-    at_end._end()
-    assert not ended
-    threads.stop()
 
 
 def test_a_thread_that_does_not_end_is_not_awaited_for_ever(ended, monkeypatch):

@@ -50,12 +50,6 @@ def calls(monkeypatch):
     return result
 
 
-def test_what_was_written_is_there_under_its_name():
-    write_text(Path("a.txt"), "grün")
-    assert Path("a.txt").read_bytes() == "grün".encode()
-    assert os.listdir() == ["a.txt"]
-
-
 def test_a_text_file_holds_no_commands_for_a_terminal():
     write_text(Path("a.txt"), "\x1b[2J\x9b\udc9b\udcff\ta\r\nb\rc\n")
     wanted = rb"\u001b[2J\u009b\udc9b" + b"\xff\ta\r\nb" + rb"\u000dc" + b"\n"

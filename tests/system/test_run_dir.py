@@ -1,4 +1,3 @@
-import json
 import os
 import re
 import stat
@@ -13,7 +12,6 @@ from framework.system.run_dir import (
     is_run,
     newest_config,
     note,
-    noted,
     open_file,
     own_files,
     read_json,
@@ -89,15 +87,6 @@ def test_a_file_without_a_digest_is_not_as_a_run_wrote_it(tmp_path):
     assert read_json(tmp_path / "other.json") == {"a": 1}
 
 
-def test_neither_formatting_nor_the_order_of_keys_matters(tmp_path):
-    value = {"b": [1, 2.5, None], "a": {"d": float("inf"), "c": "\u00e9"}}
-    write_object(tmp_path / "run.json", value)
-    written = json.loads((tmp_path / "run.json").read_text())
-    text = json.dumps(dict(reversed(written.items())), indent=7, ensure_ascii=False)
-    (tmp_path / "run.json").write_text(text)
-    assert read_json(tmp_path / "run.json") == value
-
-
 def test_values_of_the_environment_are_written_only_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr("framework.system.run_dir._names", {"TOKEN"})
     monkeypatch.setenv("TOKEN", "hunter2")
@@ -169,13 +158,6 @@ def test_a_link_of_weights_and_biases_may_lead_within_the_run(run_dir):
         check_entry(run_dir)
 
 
-def test_the_folder_of_weights_and_biases_must_not_lead_out_of_the_run(run_dir):
-    (run_dir / "wandb").rmdir()
-    (run_dir / "wandb").symlink_to("../outside")
-    with pytest.raises(CheckpointError, match="K126"):
-        check_entry(run_dir)
-
-
 def test_the_directory_itself_may_be_a_link_and_need_not_exist(run_dir):
     link = run_dir.with_name("link")
     link.symlink_to(run_dir)
@@ -201,11 +183,6 @@ def environment(monkeypatch):
     note(["TOKEN", "LONGER", "SHORT", "GONE"])
 
 
-def test_what_was_noted_is_known_in_order(environment):
-    note(["TOKEN", "A"])
-    assert noted() == ["A", "GONE", "LONGER", "SHORT", "TOKEN"]
-
-
 def test_values_are_replaced_at_every_depth_and_keys_stay(environment):
     value = {"hunter2": ["hunter2", {"a": ("x=hunter2&y", 3, None, True)}], "b": 1.5}
     written = {
@@ -213,10 +190,6 @@ def test_values_are_replaced_at_every_depth_and_keys_stay(environment):
         "b": 1.5,
     }
     assert redacted(value) == written
-
-
-def test_the_longest_value_is_replaced_first(environment):
-    assert redacted("hunter2-of-mine hunter2") == "${oc.env:LONGER} ${oc.env:TOKEN}"
 
 
 def test_short_values_and_variables_that_nobody_read_stay(environment, monkeypatch):
@@ -235,9 +208,7 @@ def test_a_value_is_found_as_messages_show_it(environment, monkeypatch):
 def test_restored_gives_back_what_redacted_took(environment):
     text = "user:hunter2@host/hunter2-of-mine?no"
     assert restored(redacted(text)) == text
-
-
-def test_a_variable_that_is_not_set_keeps_its_reference(environment):
+    assert redacted("hunter2-of-mine hunter2") == "${oc.env:LONGER} ${oc.env:TOKEN}"
     assert restored("x ${oc.env:GONE}, ${oc.env: TOKEN}") == "x ${oc.env:GONE}, hunter2"
 
 

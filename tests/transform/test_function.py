@@ -126,9 +126,3 @@ def test_opencv_makes_all_possible_shifts_and_no_others(channels):
     shifted = [ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
     assert {result.tobytes() for result in shifted} == possible
     assert all(result.shape == image.shape and result.flags.c_contiguous for result in shifted)
-
-
-@pytest.mark.parametrize(("padding", "flip"), [(-1, 0.5), (4, 1.5)])
-def test_a_negative_padding_and_a_flip_above_1_are_refused(padding, flip):
-    with pytest.raises(ValueError, match=r"padding|flip"):
-        OpenCVTransform(padding, flip)

@@ -10,8 +10,7 @@ from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.config.assemble import Assembly
 from framework.errors import ResourceError
-from framework.trials import measure_setting as module
-from framework.trials.measure_setting import answer_to, is_memory, read_facts, together, yardstick
+from framework.trials.measure_setting import answer_to, is_memory, read_facts, together
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(frozenset(), "")
@@ -64,15 +63,6 @@ def test_ranks_add_up():
     spans = {"wait": 2.0, "copy": 0.0}
     expected = {"windows": [11.0, 22.0], "spans_s": spans, "step_s": 5.0}
     assert together([first, second]) == expected
-
-
-def test_the_yardstick_is_the_sum_over_the_cores(monkeypatch):
-    monkeypatch.setattr(module, "YARDSTICK_S", 0.0)
-    monkeypatch.setattr(module, "num_cores", lambda: 1)
-    single = yardstick()
-    monkeypatch.setattr(module, "num_cores", lambda: 3)
-    assert single > 0
-    assert yardstick() > 0
 
 
 @pytest.mark.parametrize(

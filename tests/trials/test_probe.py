@@ -1,4 +1,3 @@
-import math
 import time
 from contextlib import closing
 
@@ -7,7 +6,6 @@ import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.errors import ConfigError
 from framework.trials.probe import Counted, Probe, Rate, Windows
 from tests.conftest import make_records, write_store
 
@@ -25,24 +23,9 @@ def config():
     return composed(TINY, NOBODY)[0]
 
 
-@pytest.mark.parametrize("what", ["loader", "host", "train", "compute"])
-def test_every_part_has_a_rate_by_windows(config, what):
-    rate = measured(config, (), lambda probe: getattr(probe, what)(0.2, burn_in_s=0.05))
-    assert len(rate.windows) == 8
-    assert all(math.isfinite(window) and window > 0 for window in rate.windows)
-
-
 def test_the_spans_of_whole_steps_are_the_trainers(config):
     rate = measured(config, (), lambda probe: probe.train(0.2, burn_in_s=0.05))
     assert {"wait", "copy", "forward", "backward", "optimizer", "report"} <= rate.spans_s.keys()
-
-
-def test_two_parts_of_one_probe_are_measured_one_after_the_other(config):
-    probe = Probe(config, ())
-    assert probe.host(0.1, 0.0).records_per_s > 0
-    assert probe.loader(0.1, 0.0).records_per_s > 0
-    assert probe.compute(0.1, 0.0).records_per_s > 0
-    probe.close()
 
 
 def test_each_measurement_reads_other_records(epochs_read):
@@ -110,15 +93,6 @@ def test_ahead_is_the_depth_of_the_loader(config):
         probe.close()
 
 
-def test_windows_count_records_after_the_burn_in():
-    windows = Windows(0.04, 0.02, torch.device("cpu"), num_windows=2)
-    calls = 0
-    while not windows.count(1):
-        calls += 1
-    assert len(windows.rates) == 2
-    assert calls > sum(windows.rates) * 0.02
-
-
 @pytest.mark.parametrize(("period", "steps"), [(1, 1), (2, 2), (5, 5), (1000, 1)])
 def test_a_window_has_whole_short_epochs(period, steps):
     """Of no time: it would end with its first step. Of a long epoch a part has to do."""
@@ -155,35 +129,12 @@ def test_a_batch_of_more_records_repeats_them(config):
     probe.close()
 
 
-def test_the_first_batch_is_read_once(config):
-    probe = Probe(config, ())
-    assert probe.batch() is probe.batch()
-    assert probe.host_batch() is probe.host_batch()
-    probe.close()
-
-
-def test_a_variant_is_checked_as_a_run_would_be():
-    with pytest.raises(ConfigError, match="no such choice"):
-        composed(["data=hdf6"], NOBODY)
-    with pytest.raises(ConfigError, match="workers"):
-        composed([*TINY, "workers.num=-1"], NOBODY)
-
-
 @pytest.mark.parametrize(("batch_size", "seconds"), [(8, 0.08), (1437, 1e-4)])
 def test_a_visit_of_slow_steps_has_a_rate(config, batch_size, seconds):
     sized = {**config, "batch_size": batch_size}
     rate = measured(sized, (), lambda probe: probe.visit(seconds, 0.15))
     assert rate.records_per_s > 0
     assert rate.step_s > 0
-
-
-def test_each_visit_reads_in_an_order_of_its_own(epochs_read):
-    store = write_store("a.h5", make_records(60))
-    words = [f"data.train={store}", "batch_size=60", "prepare=null"]
-    with closing(Probe(composed(words, NOBODY)[0], (), epoch=7)) as probe:
-        probe.visit(0.01, 0.15)
-    assert min(epochs_read) == 7
-    assert len(set(epochs_read)) > 1
 
 
 def test_records_are_counted_with_short_last_batches():

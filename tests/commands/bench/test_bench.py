@@ -101,18 +101,9 @@ def test_noise_that_hides_the_threshold_is_reported(capsys):
     assert "1 of 1 spread by up to 10% and would hide" in capsys.readouterr().out
 
 
-def test_help_tells_the_keys_and_how_to_compare():
-    done = paceline("bench", "--help")
-    assert done.code == 0
-    keys = ("what", "repeats", "seconds", "burn_in", "output", "compare", "threshold", "level")
-    assert all(f"{key}=" in done.out for key in keys)
-
-
 WRONG = [
     (["what=lader"], "C185"),
     (["repeats=0"], "C185"),
-    (["repeats=2.5"], "C185"),
-    (["seconds=nan"], "C185"),
     (["output="], "C185"),
     (["threshold=0.1"], "C186"),
     (["compare=[a,b]", "repeats=3"], "C186"),
