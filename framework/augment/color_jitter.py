@@ -1,9 +1,8 @@
 """Change brightness, contrast, saturation and hue at random, each as torchvision defines it.
 
-Every device gives the same numbers: each step is a kernel that rounds once, and the mean that
-contrast needs is a sum of integers, whose order does not matter. Nothing is divided by a constant,
-since CUDA would multiply by its reciprocal. On the CPU ``native/color_jitter.c`` fuses the steps
-and rounds alike.
+Every device gives the same numbers: each step rounds once, the mean that contrast needs is a sum of
+integers, and nothing is divided by a constant, since CUDA would multiply by its reciprocal. On the
+CPU ``native/color_jitter.c`` fuses the steps and rounds alike.
 """
 
 from collections.abc import Sequence
@@ -68,19 +67,16 @@ class ColorJitter(PixelAugment):
             what = f"cannot change colors of images with {image.shape[1]} channel(s)"
             raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")
         widths = (self.brightness, self.contrast, self.saturation)
-        factors = [_factor(draws[:, i], width) for i, width in enumerate(widths)]
+        factors: list[Tensor] = []
+        for i, width in enumerate(widths):  # uniform, from max(0, 1 - width) to 1 + width
+            low = max(0.0, 1 - width)
+            factors.append(draws[:, i] * (1 + width - low) + low)
         factors.append((draws[:, 3] * (2 * self.hue) - self.hue) * 6)
         steps = sum(1 << i for i, width in enumerate((*widths, self.hue)) if width)
         result = _compiled(image, steps, factors)
         if result is None:
             result = _by_torch(image, steps, factors)
         return result
-
-
-def _factor(draws: Tensor, width: float) -> Tensor:
-    """Return uniform factors from max(0, 1 - width) to 1 + width."""
-    low = max(0.0, 1 - width)
-    return draws * (1 + width - low) + low
 
 
 def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | None:
@@ -119,7 +115,10 @@ def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
     if steps & BRIGHTNESS:
         image = _blend(image, 0.0, brightness)
     if steps & CONTRAST:
-        image = _blend(image, _mean(_gray(image)), contrast)
+        gray = _gray(image)  # its mean: pixels to 1/65536, summed exactly
+        total = (gray.clamp(0, 1) * 65536).round_().long().sum((1, 2, 3), keepdim=True)
+        mean = (total.double() * (1 / (65536 * max(1, gray.shape[1:].numel())))).float()
+        image = _blend(image, mean, contrast)
     if steps & SATURATION:
         image = _blend(image, _gray(image), saturation)
     if steps & HUE:
@@ -141,12 +140,6 @@ def _gray(image: Tensor) -> Tensor:
     return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114)
 
 
-def _mean(gray: Tensor) -> Tensor:
-    """Return the mean of each image, [B, 1, 1, 1]: pixels to 1/65536, summed exactly."""
-    total = (gray.clamp(0, 1) * 65536).round_().long().sum((1, 2, 3), keepdim=True)
-    return (total.double() * (1 / (65536 * max(1, gray.shape[1:].numel())))).float()
-
-
 def _turned(image: Tensor, sixths: Tensor) -> Tensor:
     """Move the hue by ``sixths`` (float32 [B]) of the color circle.
 
@@ -162,10 +155,9 @@ def _turned(image: Tensor, sixths: Tensor) -> Tensor:
     start = torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0))
     hue = apart.div_(torch.where(chroma == 0, 1.0, chroma)).add_(start)
     hue += sixths.view(-1, 1, 1, 1)
-    return torch.cat([_channel(value, chroma, hue + ahead) for ahead in (5, 3, 1)], 1)
-
-
-def _channel(value: Tensor, chroma: Tensor, place: Tensor) -> Tensor:
-    """Return a channel; ``place``: sixths of the circle from its first full one."""
-    place = place - (place * (1 / 6)).floor_().mul_(6)
-    return value - torch.minimum(place, 4 - place).clamp_(0, 1).mul_(chroma)
+    channels: list[Tensor] = []
+    for ahead in (5, 3, 1):
+        place = hue + ahead  # sixths of the circle from the channel's first full one
+        place = place - (place * (1 / 6)).floor_().mul_(6)
+        channels.append(value - torch.minimum(place, 4 - place).clamp_(0, 1).mul_(chroma))
+    return torch.cat(channels, 1)

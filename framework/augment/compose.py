@@ -1,6 +1,7 @@
 """Several augments in turn, each with draws of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import final
 
 import torch
@@ -28,7 +29,12 @@ class Compose(AugmentTraits):
         _check_pixels(parts)
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in parts.values())
-        self.alternating = tuple(_alternating(parts))
+        starts = accumulate((part.num_draws for part in parts.values()), initial=0)
+        self.alternating = tuple(
+            start + column
+            for start, part in zip(starts, parts.values(), strict=False)
+            for column in traits_of(part).alternating
+        )
         self.exact = all(traits_of(part).exact for part in parts.values())
         self.moves_pixels = any(traits_of(part).moves_pixels for part in parts.values())
 
@@ -55,15 +61,6 @@ class Compose(AugmentTraits):
             batch = part(batch, own)
             start += part.num_draws
         return dict(batch)
-
-
-def _alternating(parts: Mapping[str, Augment]) -> Iterator[int]:
-    """Yield the columns that alternate, counted over the draws of all parts."""
-    start = 0
-    for part in parts.values():
-        for column in traits_of(part).alternating:
-            yield start + column
-        start += part.num_draws
 
 
 def flat_parts(parts: Mapping[str, Augment], place: str = "parts") -> Iterator[tuple[str, Augment]]:

@@ -67,22 +67,19 @@ class RandomErasing(PixelAugment):
             if len(self.value) not in (1, image.shape[1]):
                 what = f"value = {list(self.value)} does not fit {image.shape[1]} channel(s)"
                 raise ValueError(f"{what}: give one number, or one per channel")
-            painted = self._painted(draws, *image.shape[-2:])
+            height, width = image.shape[-2:]
+            low, high = self.scale
+            area = (draws[:, 1] * (high - low) + low) * (height * width)
+            ratio = self.curve(draws[:, 2])
+            tall = (area * ratio).sqrt().round().long().clamp(1, height)
+            wide = (area / ratio).sqrt().round().long().clamp(1, width)
+            tall = torch.where(draws[:, 0] < self.probability, tall, 0)
+            top = (draws[:, 3] * (height - tall + 1)).long()
+            left = (draws[:, 4] * (width - wide + 1)).long()
+            painted = box(inside(top, top + tall, height), inside(left, left + wide, width))
             paint = _paint(self.value, image.dtype, image.device)
             result[name] = torch.where(painted, paint, image)
         return result
-
-    def _painted(self, draws: Tensor, height: int, width: int) -> Tensor:
-        """Return the pixels that are painted over: bool [B, 1, height, width]."""
-        low, high = self.scale
-        area = (draws[:, 1] * (high - low) + low) * (height * width)
-        ratio = self.curve(draws[:, 2])
-        tall = (area * ratio).sqrt().round().long().clamp(1, height)
-        wide = (area / ratio).sqrt().round().long().clamp(1, width)
-        tall = torch.where(draws[:, 0] < self.probability, tall, 0)
-        top = (draws[:, 3] * (height - tall + 1)).long()
-        left = (draws[:, 4] * (width - wide + 1)).long()
-        return box(inside(top, top + tall, height), inside(left, left + wide, width))
 
 
 @assume_constant_result  # in a compiled augmentation, too

@@ -75,7 +75,10 @@ class Spectrogram:
             raise ValueError(
                 f"a spectrogram is made of float sounds [B, T] or [B, T, C], not {what}"
             )
-        filters, window = self._on(sounds.device)
+        if sounds.device not in self._tables:
+            tables = self._tables[torch.device("cpu")]
+            self._tables[sounds.device] = tables[0].to(sounds.device), tables[1].to(sounds.device)
+        filters, window = self._tables[sounds.device]
         planes = sounds.float()
         if planes.dim() == 3:
             planes = planes.transpose(1, 2)
@@ -92,19 +95,15 @@ class Spectrogram:
         mels = (filters @ power).clamp_(min=FLOOR).log_()
         return mels.view(*planes.shape[:-1], *mels.shape[1:])
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if device not in self._tables:
-            filters, window = self._tables[torch.device("cpu")]
-            self._tables[device] = filters.to(device), window.to(device)
-        return self._tables[device]
-
 
 def mel_filters(rate: int, window: int, bands: int, low: float, high: float) -> Tensor:
     """Return triangles over the frequencies of a transform: float32 [bands, window // 2 + 1].
 
     The area of each, in Hz, is 1.
     """
-    edges = _hz(torch.linspace(_mel(low), _mel(high), bands + 2, dtype=torch.float64))
+    mels = torch.linspace(_mel(low), _mel(high), bands + 2, dtype=torch.float64)
+    above = (mels - LINEAR_HZ * MELS_PER_HZ).clamp(min=0)
+    edges = torch.where(above > 0, LINEAR_HZ * (above * OCTAVE).exp(), mels / MELS_PER_HZ)  # in Hz
     frequencies = torch.arange(window // 2 + 1, dtype=torch.float64) * (rate / window)
     begin, middle, end = (edges[start : start + bands, None] for start in range(3))
     rising = (frequencies - begin) / (middle - begin)
@@ -117,8 +116,3 @@ def _mel(hertz: float) -> float:
     if hertz < LINEAR_HZ:
         return hertz * MELS_PER_HZ
     return LINEAR_HZ * MELS_PER_HZ + math.log(hertz / LINEAR_HZ) / OCTAVE
-
-
-def _hz(mels: Tensor) -> Tensor:
-    above = (mels - LINEAR_HZ * MELS_PER_HZ).clamp(min=0)
-    return torch.where(above > 0, LINEAR_HZ * (above * OCTAVE).exp(), mels / MELS_PER_HZ)

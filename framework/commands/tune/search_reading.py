@@ -78,36 +78,14 @@ Measure = Callable[[Candidate, float], float]
 
 
 class Grid(NamedTuple):
-    """Candidates that were measured in turn.
-
-    Attributes:
-        title: What they are.
-        seconds: The time of a visit.
-        rates: The rates of each, the fastest first.
-        kept: Those that are measured further.
-        refused: Those that cannot run, with the reason.
-        untried: Those for which no time was left.
-    """
+    """Candidates that were measured in turn."""
 
     title: str
-    seconds: float
-    rates: dict[Candidate, list[float]]
-    kept: set[Candidate]
-    refused: dict[Candidate, str]
-    untried: list[Candidate]
-
-
-class Final(NamedTuple):
-    default: Candidate
-    challenger: Candidate | None  # None: nothing to compare
-    pairs: Pairs | None  # None: no time for any
-
-    @property
-    def winner(self) -> Candidate:
-        """The challenger if it is proved faster, else the present settings."""
-        if self.challenger is not None and self.pairs is not None and self.pairs.is_won:
-            return self.challenger
-        return self.default
+    seconds: float  # of a visit
+    rates: dict[Candidate, list[float]]  # the fastest first
+    kept: set[Candidate]  # those that are measured further
+    refused: dict[Candidate, str]  # those that cannot run, with the reason
+    untried: list[Candidate]  # those for which no time was left
 
 
 def present(config: Config, facts: ReadFacts, loader: str) -> Candidate:
@@ -209,18 +187,15 @@ class ReadingSearch:
         if len(deeper) > 1:
             yield self._grid("the best, with other depths", deeper)
 
-    def final(self) -> Final:
-        """Compare the best with the present settings in pairs, until the budget is used up."""
-        if self.challenger is None:
-            return Final(self.default, None, None)
-        sides = (self.default, self.challenger)
+    def final(self) -> Pairs | None:
+        """Compare the best with the present settings in pairs, if there is one, and time."""
         pair_s = (self.end - self.clock()) / 2
         num_pairs = min(NUM_PAIRS, int(pair_s / (self._overhead_s + LEAST_S)))
-        if num_pairs < 1:
-            return Final(*sides, None)
+        if self.challenger is None or num_pairs < 1:
+            return None
+        sides = (self.default, self.challenger)
         seconds = max(LEAST_S, pair_s / num_pairs - self._overhead_s)
-        pairs = statistics.take_turns(lambda side: self._visit(sides[side], seconds), num_pairs)
-        return Final(*sides, pairs)
+        return statistics.take_turns(lambda side: self._visit(sides[side], seconds), num_pairs)
 
     @property
     def _overhead_s(self) -> float:
@@ -277,10 +252,10 @@ def tune_reading(
     needed("scipy", "stats")  # for the verdict, which comes after minutes of measuring
     loaders: dict[str, Config] = {}
     refused: dict[str, str] = {}
-    words = without_searched(request.words, loader_changed=True)
+    others = without_searched(request.words, loader_changed=True)
     for name in LOADERS:
         try:
-            made, _ = composed([*words, f"loader={name}"], request.grant, request.config_dir)
+            made, _ = composed([*others, f"loader={name}"], request.grant, request.config_dir)
             loaders[name] = made["loader"]
         except ConfigError as error:
             refused[name] = str(error)
@@ -302,24 +277,26 @@ def tune_reading(
                 grids.append(grid)
                 _print_grid(grid, default, len(grids))
                 status.start()
-            final = search.final()
-    say(f"final: {verdict(final)}")
-    _write_recipe(request, path, final)
+            pairs = search.final()
+    challenger = search.challenger
+    words = verdict(default, challenger, pairs)
+    say(f"final: {words}")
+    winner = challenger if pairs is not None and pairs.is_won else None
+    _write_recipe(request, path, default, winner, words)
     if request.output:
         plain_grids: list[Config] = []
         for grid in grids:
             entries = [{**each._asdict(), "rates": grid.rates[each]} for each in grid.rates]
             untried = [each._asdict() for each in grid.untried]
             plain_grids.append({"title": grid.title, "entries": entries, "untried": untried})
-        pairs = final.pairs
         figures = {
             "command": sys.argv,
             "machine": machine(),
             "recipe": str(path),
             "grids": plain_grids,
             "default": default._asdict(),
-            "challenger": final.challenger and final.challenger._asdict(),
-            "winner": final.winner._asdict(),
+            "challenger": challenger and challenger._asdict(),
+            "winner": (winner or default)._asdict(),
             "pairs": pairs and list(zip(pairs.before, pairs.after, strict=True)),
         }
         write_json(Path(request.output), figures)
@@ -405,18 +382,17 @@ def _print_grid(grid: Grid, default: Candidate, number: int) -> None:
     sys.stdout.flush()  # a pipe shows each grid as soon as it is done
 
 
-def verdict(final: Final) -> str:
+def verdict(default: Candidate, challenger: Candidate | None, pairs: Pairs | None) -> str:
     """Return the result of the pairs in a line."""
-    if final.challenger is None:
-        return f"nothing else is possible here; as configured: {final.default}"
-    as_configured = f"as configured ({final.default})"
-    pairs = final.pairs
+    if challenger is None:
+        return f"nothing else is possible here; as configured: {default}"
+    as_configured = f"as configured ({default})"
     if pairs is None:
-        return f"{as_configured}; no time was left to compare {final.challenger}: raise budget="
+        return f"{as_configured}; no time was left to compare {challenger}: raise budget="
     low, high = pairs.quartiles
     sign = "faster" if pairs.gain >= 1 else "slower"
     difference = (
-        f"{final.challenger} is {abs(100 * pairs.gain - 100):.1f} % {sign} "
+        f"{challenger} is {abs(100 * pairs.gain - 100):.1f} % {sign} "
         f"(quartiles {_percent(low)} to {_percent(high)}, {len(pairs.before)} pairs, "
         f"p = {pairs.chance:.2g})"
     )
@@ -474,26 +450,24 @@ def recipe(bases: Sequence[str], winner: Candidate | None, comments: Sequence[st
     return f"# @package _global_\n{notes}{OmegaConf.to_yaml(OmegaConf.create(content))}"
 
 
-def _write_recipe(request: "TuneRequest", path: Path, final: Final) -> None:
+def _write_recipe(
+    request: "TuneRequest", path: Path, default: Candidate, winner: Candidate | None, won: str
+) -> None:
     """Write the recipe, and print how to use it: with the other words that were typed."""
-    winner = None
     words = list(request.words)
-    won = "as configured; nothing was proved faster"
-    if final.winner != final.default and final.pairs is not None:
-        winner = final.winner
-        words = without_searched(words, winner.loader != final.default.loader)
-        won = f"{100 * final.pairs.gain - 100:.0f} % faster"
-    facts = machine()
-    processor = facts["processor"] or "an unnamed processor"
-    gpus = ", ".join(facts["gpus"]) or "no GPU"
-    place = f"{plural(facts['num_cores'], 'core')} of {processor}, {gpus}"
-    tuned_by = ["paceline", "tune", *config_flags(request.config_dir), *request.words]
+    if winner is not None:
+        words = without_searched(words, winner.loader != default.loader)
     again = [f"recipes=tuned/{path.stem}"]
     again += [word for word in words if not word.startswith("recipes=")]
     command = shlex.join(["paceline", "train", "--config-dir", request.folder, *again])
+    facts = machine()
+    processor = facts["processor"] or "an unnamed processor"
+    gpus = ", ".join(facts["gpus"]) or "no GPU"
+    tuned_by = ["paceline", "tune", *config_flags(request.config_dir), *request.words]
+    place = f"{plural(facts['num_cores'], 'core')} of {processor}, {gpus}"
     comments = [
-        f"{won}; tuned {time.strftime('%Y-%m-%d %H:%M')} on {place}",
-        verdict(final),
+        f"tuned {time.strftime('%Y-%m-%d %H:%M')} on {place}",
+        won,
         f"{shlex.join(tuned_by)} budget={request.budget:g}",
         f"train with it: {command}",
     ]
