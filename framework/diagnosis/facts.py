@@ -312,10 +312,10 @@ class Facts:
         """The share of computing that does not grow with the batch; 0 if it is not known."""
         if self.other is None or self.other_size == self.batch_size:
             return 0.0
-        compute_s = self.batch_size / self.compute
-        return fixed_share(
-            self.batch_size, compute_s, self.other_size, self.other_size / self.other
-        )
+        # From two batches: t = fixed_s + record_s * size.
+        size_s, other_s = self.batch_size / self.compute, self.other_size / self.other
+        record_s = (other_s - size_s) / (self.other_size - self.batch_size)
+        return min(1.0, max(0.0, 1 - record_s * self.batch_size / size_s))
 
     @property
     def function_share(self) -> float:
@@ -406,7 +406,6 @@ class ItemFacts:
     decoded: tuple[int, int] | None = None  # height and width of the median decoded image
     decode_share: float = 0.0  # the share of ``item_s`` that decodes images
     size: tuple[int, int] | None = None  # height and width of the image in an item
-    lock_share: float = 1.0  # the share of ``item_s`` for which Python's lock is held
     lines: tuple[PythonLine, ...] = ()  # with their shares of ``item_s``
 
 
@@ -429,7 +428,6 @@ class ScriptFacts:
     validation_s: float = 0.0
     before_s: float = 0.0  # seconds before the first batch was asked for
     first_s: float = 0.0  # seconds of the first step, which is not measured
-    fixed_share: float | None = None  # of a forward pass: what does not grow with the batch
     ranks: int = 1  # of the run, of which this process is the first
     others_cores: float = 0.0  # that other programs kept busy
     lines: tuple[PythonLine, ...] = ()  # with their shares of a step
@@ -514,12 +512,6 @@ def computing_gain(facts: Facts | ScriptFacts, factor: float) -> float:
     """Return the factor on the training rate if computing is ``factor`` times as fast."""
     share = facts.computing_share
     return 1 / (share / factor + 1 - share)
-
-
-def fixed_share(size: int, size_s: float, other_size: int, other_s: float) -> float:
-    """Return the share a / t of a time t = a + b * records, from batches of two sizes."""
-    fixed_s = (size_s * other_size - other_s * size) / (other_size - size)
-    return min(1.0, max(0.0, fixed_s / size_s))
 
 
 def times_per_step(*intervals: float) -> float:

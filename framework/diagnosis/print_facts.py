@@ -8,7 +8,6 @@ from typing import Any
 
 from framework.cli.tables import plural, print_table
 from framework.contracts.span import IDLE, shares
-from framework.diagnosis.data_rules import LOCKED
 from framework.diagnosis.facts import Facts, RankFacts, ScriptFacts, Sync
 from framework.diagnosis.findings import UNKNOWN, TrainWords, Verdict, times
 from framework.diagnosis.judge import Applied, Diagnosis, script_limit, script_verdicts
@@ -290,8 +289,7 @@ def show_watch(facts: ScriptFacts) -> None:
         say("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
     if facts.waiting > WAITING and items is not None and loader is not None:
         block = f"{{_target_: {loader.dataset}, ...}}"
-        threads = " workers.kind=thread" if items.lock_share < LOCKED else ""
-        say(f"in Paceline: paceline train data=dataset 'data.train={block}'{threads}")
+        say(f"in Paceline: paceline train data=dataset 'data.train={block}'")
         if not items.refusal:
             pack = pack_words(loader.dataset)
             say(f"  or pack the items once: {pack}, then data=hdf5 data.train=items.h5")

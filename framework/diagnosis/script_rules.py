@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from framework.contracts.span import shares
-from framework.diagnosis.data_rules import GATHER_BYTES_PER_S, LARGE, LOCKED
-from framework.diagnosis.facts import ScriptFacts, computing_gain, gain
+from framework.diagnosis.data_rules import GATHER_BYTES_PER_S, LARGE
+from framework.diagnosis.facts import ScriptFacts, gain
 from framework.diagnosis.findings import UNKNOWN, Verdict
-from framework.diagnosis.step_rules import MOSTLY, place_of
+from framework.diagnosis.step_rules import place_of
 
 WORTH = 1.03
-FIXED_SHARE = 0.15  # a smaller share that does not grow with the batch is not worth advice
 GATHER_S = 30e-6  # of a small read
 # If validation, or starting an epoch, takes a smaller share of the time, it is not worth advice.
 OFTEN = 0.3
@@ -21,20 +20,16 @@ LINE = 0.2  # of a step; a line of Python with less is not worth advice
 
 def loading(facts: ScriptFacts) -> Iterator[Verdict]:
     """Detect too few or too many workers, and workers that are started anew in every epoch."""
-    loader, items, cores = facts.loader, facts.items, facts.num_cores
+    loader, cores = facts.loader, facts.num_cores
     if loader is None:
         return
     if loader.workers < cores and facts.headroom >= WORTH:
         maker = f"{loader.workers} workers make" if loader.workers else "the step's process makes"
-        why = "Workers make items while the step computes."
-        if items is not None and items.lock_share >= LOCKED:
-            why += f" Items hold Python's lock {100 * items.lock_share:.0f} % of their time, and "
-            why += "each worker has its own."
         yield Verdict(
             "more_workers",
             f"num_workers={loader.workers}: {maker} the items, on {cores} cores, and "
             f"{100 * facts.waiting:.0f} % of a step waits for them.",
-            why,
+            "Workers make items while the step computes, and each has a Python lock of its own.",
             gain(facts, workers=cores, start_s=0.0),
             edit=f"DataLoader(..., num_workers={cores}, persistent_workers=True)",
         )
@@ -97,20 +92,8 @@ def pack_words(dataset: str) -> str:
 
 
 def computing(facts: ScriptFacts) -> Iterator[Verdict]:
-    """Detect small batches, slow Python, and threads that wait for each other or for cores."""
-    fixed, cores = facts.fixed_share, facts.num_cores
-    if fixed is not None and fixed >= FIXED_SHARE and facts.computing_share >= MOSTLY:
-        batch = facts.loader.batch_size if facts.loader else None
-        yield Verdict(
-            "larger_batch",
-            f"{100 * fixed:.0f} % of the model's time does not grow with the batch of "
-            f"{batch or round(facts.step_records)}.",
-            "Double the batch, so that twice the records share this cost, and try to double the "
-            "learning rate.",
-            computing_gain(facts, 2 / (2 - fixed)),
-            edit=f"batch_size={2 * batch}" if batch else "batches of twice the size in the Dataset",
-            learns=True,
-        )
+    """Detect slow Python, and threads that wait for each other or for cores."""
+    cores = facts.num_cores
     if facts.lines and facts.lines[0].share >= LINE and not facts.data_limits:
         line = facts.lines[0]
         yield Verdict(

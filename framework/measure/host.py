@@ -4,7 +4,6 @@ import math
 import os
 import platform
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -135,8 +134,7 @@ CGROUPS = Cgroups()
 
 def peak_rss_bytes() -> int:
     """Return the most physical memory this process ever held."""
-    unit_bytes = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def rss_bytes(pid: int) -> int | None:
@@ -155,42 +153,36 @@ def unshared_bytes(pid: int) -> int:
 
 
 def process_cpu_s(pid: int) -> float | None:
-    """Return the exact CPU time of a process; None if it has ended or this is not Linux.
+    """Return the exact CPU time of a process; None if it has ended.
 
     psutil counts hundredths of a second. Source: glibc's ``clock_getcpuclockid``.
     """
     try:
         return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)
-    except (OSError, OverflowError, AttributeError):
+    except (OSError, OverflowError):
         return None
 
 
-def busy_cpu_s() -> float | None:
-    """Return the CPU time that all programs took on the cores this process may run on.
-
-    None if the system does not say.
-    """
+def busy_cpu_s() -> float:
+    """Return the CPU time that all programs took on the cores this process may run on."""
     return _cpu_s((1, 2, 3, 6, 7))  # user, nice, system, interrupts, soft interrupts
 
 
-def stolen_cpu_s() -> float | None:
-    """Return the CPU time that a hypervisor gave to other machines; None if it is unknown."""
+def stolen_cpu_s() -> float:
+    """Return the CPU time that a hypervisor gave to other machines."""
     return _cpu_s((8,))
 
 
-def _cpu_s(columns: tuple[int, ...]) -> float | None:
+def _cpu_s(columns: tuple[int, ...]) -> float:
     """Return the seconds in these columns of /proc/stat, on the cores this process may run on.
 
     psutil does not number the cores, which matters if some are offline. Source: proc(5).
     """
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            lines = [line.split() for line in file if line.startswith("cpu")]
-        mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-        ticks = sum(int(line[column]) for line in lines if line[0] in mine for column in columns)
-        return ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, ValueError, IndexError):
-        return None
+    with open("/proc/stat", encoding="ascii") as file:
+        lines = [line.split() for line in file if line.startswith("cpu")]
+    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = sum(int(line[column]) for line in lines if line[0] in mine for column in columns)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 _before: list[int] = []  # the cores that this process had before ``stay_beside``
@@ -198,11 +190,7 @@ _before: list[int] = []  # the cores that this process had before ``stay_beside`
 
 def num_cores() -> int:
     """Return the cores this process may use: its affinity, limited by its container's share."""
-    allowed = os.cpu_count() or 1
-    if _before:
-        allowed = _before[0]
-    elif hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
+    allowed = _before[0] if _before else len(os.sched_getaffinity(0))
     return max(1, math.ceil(min(allowed, CGROUPS.cores())))
 
 

@@ -94,8 +94,8 @@ class MachineWatch:
             "at": time.perf_counter(),
             "own_s": time.process_time() + ended.ru_utime + ended.ru_stime + sum(children),
             "waited_s": sum(map(_waited_s, own)),
-            "busy_s": busy_cpu_s() or 0.0,
-            "stolen_s": stolen_cpu_s() or 0.0,
+            "busy_s": busy_cpu_s(),
+            "stolen_s": stolen_cpu_s(),
             "periods": 0 if quota is None else quota.periods,
             "throttled": 0 if quota is None else quota.throttled,
             "swapped_bytes": swap.sin + swap.sout,
@@ -128,6 +128,6 @@ def _cpu_s_of_others(own: set[int]) -> dict[tuple[int, str], float]:
 
 
 def _swap_bytes(process: psutil.Process) -> int:
-    with suppress(psutil.Error, AttributeError):  # it has ended, or this is not Linux
+    with suppress(psutil.Error):  # it has ended
         return process.memory_full_info().swap
     return 0

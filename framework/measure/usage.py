@@ -62,11 +62,9 @@ class Usage:
             workers_s = sum(s - before_s.get(pid, 0.0) for pid, s in self._workers_cpu_s.items())
             usage["workers_cpu_cores"] = workers_s / wall_s
             own_s += workers_s
-        own_bytes = rss_bytes(os.getpid())
-        if own_bytes is not None:
-            tree = own_bytes + sum(rss_bytes(pid) or 0 for pid in pids)
-            self._peak_tree_bytes = max(self._peak_tree_bytes, tree)
-            usage["peak_tree_rss_bytes"] = float(max(self._peak_tree_bytes, peak_rss_bytes()))
+        tree = sum(rss_bytes(pid) or 0 for pid in (os.getpid(), *pids))
+        self._peak_tree_bytes = max(self._peak_tree_bytes, tree, peak_rss_bytes())
+        usage["peak_tree_rss_bytes"] = float(self._peak_tree_bytes)
         if "RANK" not in os.environ:  # ranks would count each other
             self._measure_others(now, own_s)
         if self._device.type == "cuda":
@@ -83,12 +81,11 @@ class Usage:
         if wall_s < OTHERS_EVERY_S:
             return
         busy_s = busy_cpu_s()
-        if busy_s is not None and self._busy_s is not None:
-            others_s = max(0.0, busy_s - self._busy_s - self._own_s)
-            self._slow["others_cpu_cores"] = others_s / wall_s
-            self._others_at = now
-            self._busy_s = busy_s
-            self._own_s = 0.0
+        others_s = max(0.0, busy_s - self._busy_s - self._own_s)
+        self._slow["others_cpu_cores"] = others_s / wall_s
+        self._others_at = now
+        self._busy_s = busy_s
+        self._own_s = 0.0
 
     def _gpu_busy_share(self) -> dict[str, float]:
         if self._asks_nvml:

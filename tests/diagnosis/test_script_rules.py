@@ -62,7 +62,6 @@ def test_workers_and_a_store_are_advised_to_a_script_that_waits():
         (replace(FINE, loader=LoaderFacts(16, 10)), "fewer_workers"),
         (replace(FINE, num_threads=16), "fewer_threads"),
         (replace(FINE, others_cores=3.0), "other_programs"),
-        (replace(FINE, fixed_share=0.9), "larger_batch"),
         (replace(FINE, validation_s=1.0), "rarer_validation"),
         (replace(FINE, lines=(LINE,)), "python_lines"),
         (replace(FACTS, loader=LoaderFacts(4, 10), start_s=0.1), "persistent_workers"),
@@ -92,13 +91,5 @@ def test_each_cause_has_its_rule(facts, rule):
     [({"num_threads": 16}, "fewer_threads"), ({"others_cores": 3.0}, "other_programs")],
 )
 def test_what_makes_figures_of_computing_rough_comes_first_unless_data_limits(rough, rule):
-    assert rules(replace(FINE, fixed_share=0.9, **rough))[0] == rule
+    assert rules(replace(FINE, **rough))[0] == rule
     assert rules(replace(FACTS, **rough))[-1] == rule  # data limits
-
-
-def test_items_that_hold_the_lock_are_for_processes():
-    (workers,) = [v for v in script_verdicts(FACTS) if v.rule == "more_workers"]
-    assert "hold Python's lock 100 %" in workers.why
-    free = replace(FACTS, items=replace(ITEMS, lock_share=0.1))
-    (workers,) = [v for v in script_verdicts(free) if v.rule == "more_workers"]
-    assert "lock" not in workers.why

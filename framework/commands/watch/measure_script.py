@@ -1,10 +1,8 @@
-"""Measure what the hooks did not see of a script: its DataLoader, its items and its model."""
+"""Measure what the hooks did not see of a script: its DataLoader and its items."""
 
 import itertools
-import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,14 +20,13 @@ from framework.commands.watch.torch_hooks import (
     MOST_LINES,
     OUTSIDE,
     VALIDATION,
-    StepRecorder,
     TorchHooks,
 )
 from framework.contracts.span import Span
 from framework.data.dataset import title_of
 from framework.data.items import HOST, Named, is_number
 from framework.diagnosis.code_lines import largest_lines
-from framework.diagnosis.facts import ItemFacts, LoaderFacts, ScriptFacts, fixed_share
+from framework.diagnosis.facts import ItemFacts, LoaderFacts, ScriptFacts
 from framework.measure.host import num_cores
 from framework.measure.machine_watch import MachineUse
 from framework.measure.stack_sampler import StackSampler
@@ -40,41 +37,21 @@ from framework.system.rng import generator_mark, kept_generators
 ITEMS_S = 1.0  # for reading items
 MOST_ITEMS = 64
 SAMPLED_S = 0.3  # for sampling which lines make them
-LOCK_S = 0.2  # for measuring how long they hold Python's lock
-ALONE_S = 0.1  # for counting without anything beside it
-FORWARD_S = 0.5  # for forward passes of half a batch and of a whole one
-LEAST_REPEATS = 5
 NUM_CHECKED = 16  # items that are read twice
 
 
-def gather_script_facts(
-    hooks: TorchHooks, machine: MachineUse, may_read: bool, may_call: bool
-) -> ScriptFacts:
-    """Return the facts.
-
-    Args:
-        hooks: What was seen of the script.
-        machine: How the machine was used meanwhile.
-        may_read: Whether to read items of a copy of the Dataset.
-        may_call: Whether to call the model. It may remember its calls, so that a script that
-            continues would learn something else.
-    """
+def gather_script_facts(hooks: TorchHooks, machine: MachineUse, may_read: bool) -> ScriptFacts:
+    """Return what the hooks saw. If ``may_read``, read items of a copy of the Dataset."""
     recorder = hooks.recorder
     counts, loader, device = recorder.counts, recorder.loader, recorder.device
     spans = recorder.spans()
     outside = spans.pop(OUTSIDE, Span())
     validation = spans.pop(VALIDATION, Span())
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    items = passes = loader_facts = None
-    with kept_generators(device):
-        # A user's Dataset and model may do anything.
-        if may_read and loader is not None and not isinstance(loader.dataset, IterableDataset):
-            with suppress(Exception):
-                items = measure_items(loader.dataset)
-        if may_call and ranks == 1:  # a wrapped model waits for the other ranks
-            with suppress(Exception):
-                passes = _fixed_share(recorder)
+    items = loader_facts = None
     if loader is not None:
+        if may_read and not isinstance(loader.dataset, IterableDataset):
+            with kept_generators(device), suppress(Exception):  # a Dataset may do anything
+                items = measure_items(loader.dataset)
         loader_facts = LoaderFacts(
             workers=loader.num_workers,
             batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
@@ -98,8 +75,7 @@ def gather_script_facts(
         validation_s=validation.total_s,
         before_s=counts.before_s,
         first_s=counts.first_s,
-        fixed_share=passes,
-        ranks=ranks,
+        ranks=int(os.environ.get("WORLD_SIZE", "1")),
         others_cores=0.0 if "RANK" in os.environ else machine.others_cores,
         lines=tuple(hooks.lines()),
         syncs=tuple(hooks.calls.noted()),
@@ -164,7 +140,6 @@ def measure_items(dataset: Any) -> ItemFacts:
         decoded=sorted(images)[len(images) // 2] if images else None,
         decode_share=sum(times_s) / took_s,
         size=_image_size(item),
-        lock_share=lock_share(lambda: dataset[next(indices)], LOCK_S),
         lines=tuple(largest_lines(sampler, "items", MOST_LINES, LEAST_LINE)),
     )
 
@@ -262,68 +237,3 @@ def _arrays(item: Any, name: str = "") -> dict[str, np.ndarray]:
         # NumPy has no bfloat16.
         item = (item.view(torch.int16) if item.dtype == torch.bfloat16 else item).numpy()
     return {name.removeprefix(".") or "value": np.array(item)}
-
-
-def lock_share(action: Callable[[], object], seconds: float) -> float:
-    """Return the share of its time for which ``action`` holds Python's lock, 0 to 1.
-
-    A thread that counts has half the lock beside code that never lets go of it, and all of it
-    beside code that never takes it.
-    """
-    alone = _count_rate(lambda: time.sleep(0.01), ALONE_S)
-    beside = _count_rate(action, seconds)
-    return min(1.0, max(0.0, 2 * (1 - beside / max(alone, 1.0))))
-
-
-def _count_rate(action: Callable[[], object], seconds: float) -> float:
-    """Return how fast a second thread counts while ``action`` is repeated for so long."""
-    counted = 0
-    done = threading.Event()
-
-    def count() -> None:
-        nonlocal counted
-        while not done.is_set():
-            counted += 1
-
-    thread = threading.Thread(target=count, name="paceline-count", daemon=True)
-    start = time.perf_counter()
-    thread.start()
-    try:
-        while time.perf_counter() - start < seconds:
-            action()
-    finally:
-        done.set()
-        thread.join()
-    return counted / (time.perf_counter() - start)
-
-
-def _fixed_share(recorder: StepRecorder) -> float | None:
-    """Return the share of a forward pass that does not grow with the batch.
-
-    Half a batch and a whole one run in turn. The least time of each counts, since other programs
-    only add to it.
-    """
-    model, sample, device = recorder.root, recorder.sample, recorder.device
-    if model is None or sample is None or len(sample) < 2:
-        return None
-    whole = sample.to(device)
-    sizes = (whole, whole[: len(whole) // 2])
-    least_s = [math.inf, math.inf]
-    modes = [(module, module.training) for module in model.modules()]  # some may be frozen
-    model.eval()  # statistics and dropout stay as they are
-    try:
-        begin = time.perf_counter()
-        for number in itertools.count():
-            for place, inputs in enumerate(sizes):
-                start = time.perf_counter()
-                with torch.no_grad():
-                    model(inputs)
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                least_s[place] = min(least_s[place], time.perf_counter() - start)
-            if number >= LEAST_REPEATS and time.perf_counter() - begin > FORWARD_S:
-                break
-    finally:
-        for module, training in modes:
-            module.training = training
-    return fixed_share(len(whole), least_s[0], len(sizes[1]), least_s[1])

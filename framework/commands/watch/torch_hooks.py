@@ -35,7 +35,7 @@ OTHER = "other"  # after the optimizer has stepped, and what no other span cover
 # One step in so many asks for the CPU time of this process, which takes 80 us beside busy threads.
 CPU_EVERY = 16
 NESTS = (dict, list, tuple)  # a tuple, since a union would be made at each step
-SAMPLED_STEP = 3  # the step whose input and waiting calls are noted
+SAMPLED_STEP = 3  # the step whose waiting calls are noted
 FIRST_STEP = 4  # whose stack is sampled
 NUM_SAMPLED = 10  # steps: a sample takes 50 us, so that sampling all would slow the script down
 LAST_SAMPLED = max(FIRST_STEP + NUM_SAMPLED, SAMPLED_STEP)  # steps; later ones cost less
@@ -79,7 +79,6 @@ class StepRecorder:
         self.counts = Counts()
         self.loader: DataLoader[Any] | None = None  # of the newest training batch
         self.root: nn.Module | None = None  # the outermost module that training calls
-        self.sample: Tensor | None = None  # its only input in one step, on the host
         self.device = torch.device("cpu")  # of its parameters
         self.thread = get_ident()  # that trains
         self._clock = make_clock(self.device)
@@ -143,7 +142,7 @@ class StepRecorder:
             self._clock.mark("wait")
             self._phase = Phase.OUTSIDE
 
-    def calls(self, module: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    def calls(self, module: nn.Module) -> bool:
         """Record the first call since a batch of a module that has parameters.
 
         Return whether ``module`` has parameters. If it has none, nothing is recorded.
@@ -159,10 +158,6 @@ class StepRecorder:
         if self._phase != Phase.VALIDATION:
             self._clock.mark("copy")
             self._phase = Phase.FORWARD
-            if self.counts.steps == SAMPLED_STEP and len(inputs) == 1:
-                only = inputs[0]
-                if isinstance(only, Tensor) and only.dim():
-                    self.sample = only.detach().cpu()
         return True
 
     def begins_backward(self) -> None:
@@ -405,7 +400,7 @@ class TorchHooks:
     def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling() or not self._is_watched():
             return
-        if self.recorder.calls(module, inputs):
+        if self.recorder.calls(module):
             self._disarm()
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -130,7 +130,7 @@ class Watch:
             if self._hooks.is_on:
                 self._hooks.remove()
                 failed = error is not None and not isinstance(error, SystemExit | KeyboardInterrupt)
-                self._report(may_read=not failed, may_call=not failed)
+                self._report(may_read=not failed)
         finally:
             self._hooks.recorder.loader = None  # ends its workers, as the end of the script would
 
@@ -139,7 +139,7 @@ class Watch:
         if self._is_first:
             say(line, sys.stderr)
 
-    def _report(self, may_read: bool = True, may_call: bool = False) -> None:
+    def _report(self, may_read: bool = True) -> None:
         if not self._is_first:
             return
         self._hooks.recorder.end()  # before anything is imported, which takes time
@@ -148,7 +148,7 @@ class Watch:
         from framework.system.durable import write_json  # noqa: PLC0415
 
         machine = self._machine.lap()
-        facts = gather_script_facts(self._hooks, machine, may_read, may_call)
+        facts = gather_script_facts(self._hooks, machine, may_read)
         sys.stdout.flush()
         with redirect_stdout(sys.stderr):
             show_watch(facts)

@@ -1,6 +1,5 @@
 """What is measured after a script has ended."""
 
-import hashlib
 import random
 import sys
 import time
@@ -17,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 from framework.commands.watch.measure_script import (
     ItemsDifferError,
     gather_script_facts,
-    lock_share,
     repeated_item_bytes,
 )
 from framework.measure.machine_watch import MachineUse
@@ -40,10 +38,10 @@ class Photos(Dataset):
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).float(), 1
 
 
-def facts_of(data, model, may_read=True, may_call=True, **options):
+def facts_of(data, model, may_read=True, **options):
     with hooked() as hooks:
         train(data, model, **options)
-    return gather_script_facts(hooks, IDLE, may_read, may_call)
+    return gather_script_facts(hooks, IDLE, may_read)
 
 
 def test_the_loader_the_items_and_the_steps_are_described():
@@ -57,7 +55,6 @@ def test_the_loader_the_items_and_the_steps_are_described():
     assert (facts.items.num_items, facts.items.item_bytes, facts.items.refusal) == (20, 20, "")
     assert facts.largest == "wait"
     assert facts.headroom > 1
-    assert facts.fixed_share is not None
 
 
 def test_what_lies_between_epochs_is_distinguished_from_what_came_before():
@@ -66,7 +63,7 @@ def test_what_lies_between_epochs_is_distinguished_from_what_came_before():
         for _ in range(3):
             train(loader(), Pausing())
             time.sleep(PAUSE_S)
-    facts = gather_script_facts(hooks, IDLE, False, False)
+    facts = gather_script_facts(hooks, IDLE, False)
     assert facts.before_s >= 6 * PAUSE_S
     assert facts.outside_s >= 3 * PAUSE_S
 
@@ -82,17 +79,6 @@ def test_large_images_are_seen(tmp_path):
     assert 0 < items.decode_share < 1
 
 
-def test_modes_of_modules_stay_as_they_are():
-    model = Pausing()
-    with hooked() as hooks:
-        train(loader(20), model)
-    model.inner.eval()  # as with frozen batch norm
-    facts = gather_script_facts(hooks, IDLE, True, True)
-    assert facts.fixed_share is not None
-    assert model.training
-    assert not model.inner.training
-
-
 @pytest.mark.parametrize(
     ("spec", "path"), [(None, "mine.Photos"), (ModuleSpec("pkg.train", None), "pkg.train.Photos")]
 )
@@ -102,24 +88,16 @@ def test_a_class_of_the_script_is_named_as_others_import_it(spec, path, monkeypa
     script.__spec__ = spec
     monkeypatch.setitem(sys.modules, "__main__", script)
     photos = type("Photos", (Numbers,), {"__module__": "__main__"})
-    facts = facts_of(DataLoader(photos()), Pausing(), may_read=False, may_call=False)
+    facts = facts_of(DataLoader(photos()), Pausing(), may_read=False)
     assert facts.loader is not None
     assert facts.loader.dataset == path
 
 
-@pytest.mark.parametrize("fails", ["item", "model"])
-def test_a_probe_that_fails_leaves_a_gap(fails, monkeypatch):
-    model = Pausing()
+def test_items_that_fail_leave_a_gap(monkeypatch):
     with hooked() as hooks:
-        train(loader(20), model)
-    if fails == "item":
-        monkeypatch.setattr(Numbers, "__getitem__", lambda *_: 1 / 0)
-    else:
-        monkeypatch.setattr(Pausing, "forward", lambda *_: 1 / 0)
-    facts = gather_script_facts(hooks, IDLE, True, True)
-    assert (facts.items is None) == (fails == "item")
-    assert (facts.fixed_share is None) == (fails == "model")
-    assert model.training
+        train(loader(20), Pausing())
+    monkeypatch.setattr(Numbers, "__getitem__", lambda *_: 1 / 0)
+    assert gather_script_facts(hooks, IDLE, True).items is None
 
 
 OWN = np.random.default_rng(0)
@@ -165,19 +143,3 @@ def test_a_fixed_dataset_passes_and_draws_nothing():
 def test_what_changes_is_refused(make, words):
     with pytest.raises(ItemsDifferError, match=words):
         repeated_item_bytes(Made(make))
-
-
-def python(seconds=0.02):
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-
-
-def test_python_holds_the_lock_and_waiting_does_not():
-    def share_of_python_is_larger():
-        return lock_share(python, 0.3) > lock_share(lambda: time.sleep(0.02), 0.3)
-
-    # Another program that starts or ends in between changes what a thread can count.
-    assert any(share_of_python_is_larger() for _ in range(20))
-    data = bytes(8 << 20)
-    assert 0 <= lock_share(lambda: hashlib.sha256(data), 0.2) <= 1

@@ -179,7 +179,7 @@ BATCH = (torch.zeros(4, 3), torch.zeros(4))
 def one_step(recorder, module):
     recorder.asks(None)
     recorder.gets(BATCH)
-    recorder.calls(module, (BATCH[0],))
+    recorder.calls(module)
     recorder.begins_backward()
     recorder.ends_backward()
     recorder.ends_optimizer()
