@@ -430,9 +430,7 @@ RULES = (
 
 def _repack(storage: Storage, **options: Any) -> Repack:
     source = "folder" if storage.form == "folder" else "store"
-    val = (storage.val, storage.val_targets)
-    follow = storage.follow_links
-    return Repack(source, storage.path, storage.target, "hdf5", options, *val, follow_links=follow)
+    return Repack(source, storage.targets, "hdf5", options, storage.follow_links)
 
 
 def _side(facts: Facts) -> float:

@@ -91,11 +91,9 @@ class Storage:
     channels: int = 3
     even: bool = False  # whether all sampled images have the same size
     chunk_records: int | None = None  # records per compressed chunk
-    target: str = ""  # a free path, without ending, for a store packed from this one
-    # Paths of the validation stores, and free paths, without ending, for packed ones, by split:
-    # ``val``, or ``val.NAME`` of several.
-    val: Mapping[str, str] = field(default_factory=dict[str, str])
-    val_targets: Mapping[str, str] = field(default_factory=dict[str, str])
+    # (path, free path without ending for a store packed from it) by split: ``train`` and ``val``, or
+    # ``val.NAME`` of several validation sets.
+    targets: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     follow_links: str | None = None  # of a folder: where symbolic links are followed
     pack_words: str = ""  # of a Dataset: the command that packs it; empty if its items do not fit
     draws: bool = False  # of a Dataset: whether its items draw random numbers
@@ -108,7 +106,7 @@ class Storage:
 
     @property
     def can_repack(self) -> bool:
-        return self.form != "other" and bool(self.target)
+        return self.form != "other" and bool(self.targets)
 
 
 @dataclass(frozen=True)
@@ -257,7 +255,6 @@ class Facts:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a training step."""
         return self.batch_size / self.whole
 
     @property
@@ -435,7 +432,6 @@ class ScriptFacts:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a training step."""
         return step_s(self.spans) / max(1, self.steps)
 
     @property

@@ -18,24 +18,16 @@ class Repack:
     """A store to pack before training."""
 
     source: str  # the input to pack from: folder or store
-    path: str  # the training set to pack
-    target: str  # the new training store, without its ending
+    targets: Mapping[str, tuple[str, str]]  # as in `Storage`
     output: str = "hdf5"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of ``pack``
-    # The validation sets to pack, and their new stores without ending, by split: ``val``, or
-    # ``val.NAME`` of several.
-    val: Mapping[str, str] = field(default_factory=dict[str, str])
-    val_targets: Mapping[str, str] = field(default_factory=dict[str, str])
     follow_links: str | None = None  # of the folder: where symbolic links are followed
 
     @property
     def paths(self) -> dict[str, tuple[str, str]]:
         """By split: (what is packed, the new store)."""
         ending = ENDINGS[self.output]
-        paths = {"train": (self.path, self.target + ending)}
-        return paths | {
-            split: (path, self.val_targets[split] + ending) for split, path in self.val.items()
-        }
+        return {split: (path, target + ending) for split, (path, target) in self.targets.items()}
 
     def commands(self) -> list[list[str]]:
         """Return the words after ``paceline`` that pack each split."""
@@ -44,8 +36,7 @@ class Repack:
             words = ["pack", f"input={self.source}", f"input.path={_literal(path)}"]
             if self.follow_links is not None:
                 words.append(f"input.follow_links={_literal(self.follow_links)}")
-            for key, value in self.options.items():
-                words.append(f"pack.{key}={str(value).replace(' ', '')}")
+            words += [f"pack.{key}={str(v).replace(' ', '')}" for key, v in self.options.items()]
             commands.append([*words, f"output={self.output}", f"output.path={_literal(target)}"])
         return commands
 

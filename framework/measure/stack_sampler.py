@@ -93,9 +93,25 @@ class StackSampler:
         self.label = label
         self.total_s = 0.0  # between starts and stops
         self._lines: dict[tuple[str, CodeLine], SampledLine] = {}
+        self._labeled_s: defaultdict[str, float] = defaultdict(float)
+        self._since_s = perf_counter()
         self._thread: threading.Thread | None = None
         self._is_done = threading.Event()
         self._switch_s = 0.0
+
+    def switch(self, label: str) -> None:
+        """Begin what is called ``label``."""
+        now_s = perf_counter()
+        self._labeled_s[self.label] += now_s - self._since_s
+        self.label = label
+        self._since_s = now_s
+
+    def take(self) -> defaultdict[str, float]:
+        """Return the seconds of each label since the last call, sampled or not."""
+        self.switch(self.label)
+        labeled_s = self._labeled_s
+        self._labeled_s = defaultdict(float)
+        return labeled_s
 
     def start(self) -> None:
         assert self._thread is None, "it samples already"

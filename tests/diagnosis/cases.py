@@ -20,9 +20,7 @@ STORE = Storage(
     3,
     False,
     None,
-    "photos-packed",
-    {"val": "val"},
-    {"val": "val-packed"},
+    {"train": ("photos", "photos-packed"), "val": ("val", "val-packed")},
 )
 FACTS = Facts(
     batch_size=64,

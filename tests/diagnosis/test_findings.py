@@ -2,12 +2,9 @@ from framework.diagnosis.findings import Repack, Verdict
 
 REPACK = Repack(
     "folder",
-    "my photos",
-    "packed",
+    {"train": ("my photos", "packed"), "val": ("val", "val-packed")},
     "hdf5",
     {"encode": "raw", "size": [64, 64]},
-    {"val": "val"},
-    {"val": "val-packed"},
 )
 
 
@@ -37,8 +34,8 @@ def test_training_reads_what_was_packed():
 
 
 def test_several_validation_sets_are_packed_one_by_one():
-    val = {"val.a": "a", "val.b": "b"}, {"val.a": "a-packed", "val.b": "b-packed"}
-    repack = Repack("folder", "photos", "packed", "hdf5", {}, *val)
+    val = {"val.a": ("a", "a-packed"), "val.b": ("b", "b-packed")}
+    repack = Repack("folder", {"train": ("photos", "packed"), **val})
     assert len(repack.commands()) == 3
     assert repack.overrides()[1:] == [
         "data.train=packed.h5",

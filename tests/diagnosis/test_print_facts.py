@@ -135,7 +135,7 @@ def test_all_figures_of_a_script_are_plain_values():
 
 
 def test_advice_about_a_store_packs_it_first():
-    verdict = Verdict("r", "s", "w", 1.5, repack=Repack("folder", "photos", "packed"))
+    verdict = Verdict("r", "s", "w", 1.5, repack=Repack("folder", {"train": ("photos", "packed")}))
     lines = [line.strip() for line in advice_lines(1, verdict, lambda words: ["epochs=3", *words])]
     commands = [shlex.split(line) for line in lines if line.startswith("paceline ")]
     assert [command[1] for command in commands] == ["pack", "train"]

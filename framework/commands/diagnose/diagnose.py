@@ -17,7 +17,7 @@ from framework.cli.precedence import with_recipe_said
 from framework.config.paths import CONF
 from framework.config.rule import Rule
 from framework.config.schema import LOADER
-from framework.errors import ConfigError, did_you_mean, printable, say
+from framework.errors import ConfigError, did_you_mean, say
 from framework.parallel.processes import rank_environment
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, undone
@@ -155,8 +155,7 @@ def _diagnose_ranks(
     from framework.diagnosis.judge import rank_cause, verdicts_of  # noqa: PLC0415
     from framework.measure.host import cores_per_rank, num_cores  # noqa: PLC0415
 
-    progress = DiagnosisProgress(start)
-    progress.say("training all ranks")
+    _say_progress(start, "training all ranks")
     seconds = RANKS_SHARE * asked.seconds
     if "RANK" in os.environ:
         threads = cores_per_rank()
@@ -165,7 +164,6 @@ def _diagnose_ranks(
     else:
         threads = max(1, num_cores() // config["parallel"]["num_processes"])
         facts = measure_ranks.measured_here(config, allowed, folder, seconds)
-    progress.clear()
     if facts is None:
         return None
     verdicts = verdicts_of(facts)
@@ -207,16 +205,18 @@ def _diagnose_alone(asked: Asked, arguments: list[str], start: float, more: dict
     pack_missing(setting.config, setting.allowed)
     # Imports and small packing have taken some of the time.
     left_s = asked.seconds - (time.perf_counter() - start)
-    progress = DiagnosisProgress(start)
-    diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress.say)
-    progress.clear()
+    progress = partial(_say_progress, start)
+    diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress)
     change = partial(changed, asked.words)
     print_facts.show(diagnosis, change, config_flags(asked.config_dir))
     if asked.apply:
-        diagnosis = apply(diagnosis, compose, asked.seconds, progress.say)
-        progress.clear()
+        diagnosis = apply(diagnosis, compose, asked.seconds, progress)
         print_facts.show_applied(diagnosis.applied)
     _write(asked, {**print_facts.as_json(diagnosis, asked.words), **more})
+
+
+def _say_progress(start: float, text: str) -> None:
+    say(f"{time.perf_counter() - start:5.1f} s  {text}", sys.stderr)
 
 
 def _write(asked: Asked, plain: dict[str, Any]) -> None:
@@ -235,24 +235,3 @@ def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
         if key not in keys and not key.startswith(groups):
             kept.append(word)
     return [*with_recipe_said(kept, changes), *changes]
-
-
-class DiagnosisProgress:
-    """Shows on stderr what is being done: in place on a terminal, else a line each.
-
-    ``start`` is when the command started, in the seconds of `time.perf_counter`.
-    """
-
-    def __init__(self, start: float) -> None:
-        self._start = start
-        self._on_terminal = sys.stderr.isatty()
-
-    def say(self, text: str) -> None:
-        if self._on_terminal:
-            print(f"\r\x1b[K{printable(text)} ...\r", end="", file=sys.stderr, flush=True)
-        else:
-            say(f"{time.perf_counter() - self._start:5.1f} s  {text}", sys.stderr)
-
-    def clear(self) -> None:
-        if self._on_terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

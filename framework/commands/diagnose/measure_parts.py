@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, suppress
 from itertools import count, repeat
 from pathlib import Path
 from statistics import fmean
@@ -357,23 +357,18 @@ def try_machine(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]
     if fewer < threads:
         known["fewer_threads_gain"], known["fewer_threads_cores"] = _in_turn(
             lambda: probe.compute(TURN * seconds, TURN_BURN_IN * seconds),
-            lambda: _set_while(torch.set_num_threads, fewer, threads),
+            lambda changed: torch.set_num_threads(fewer if changed else threads),
         )
     known |= _without_opencv(probe, seconds)
     mine, every = os.sched_getaffinity(0), set(range(os.cpu_count() or 1))
+
+    def spread_out(changed: bool) -> None:
+        host.move_threads(every if changed else mine)
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if changed else threads)
+
     if len(mine) < len(every) and use.own_cores + use.waited_cores > CORES_USED * len(mine):
-
-        @contextmanager
-        def on_every_core() -> Generator[None]:
-            host.move_threads(every)
-            try:
-                with _set_while(torch.set_num_threads, len(os.sched_getaffinity(0)), threads):
-                    yield
-            finally:
-                host.move_threads(mine)
-
         known["all_cores_gain"], _ = _in_turn(
-            lambda: probe.train(TRAIN_TURN * seconds, DRAIN * seconds), on_every_core
+            lambda: probe.train(TRAIN_TURN * seconds, DRAIN * seconds), spread_out
         )
     return {**known, "disk_rate": read_disk(probe, DISK * seconds)}
 
@@ -392,35 +387,28 @@ def _without_opencv(probe: Probe, seconds: float) -> dict[str, Any]:
     known: dict[str, Any] = {"opencv_threads": threads}
     is_apart = source.workers.kind == "process" and num
     if threads > 1 and not is_apart and threads * max(1, num) > host.num_cores():
-        timing = (TURNS * TRAIN_TURN * seconds, DRAIN * seconds)
-        before = probe.train(*timing).records_per_s
-        with _set_while(opencv.setNumThreads, 0, threads):
-            known["no_opencv_gain"] = probe.train(*timing).records_per_s / before
+        known["no_opencv_gain"], _ = _in_turn(
+            lambda: probe.train(TURNS * TRAIN_TURN * seconds, DRAIN * seconds),
+            lambda changed: opencv.setNumThreads(0 if changed else threads),
+            1,
+        )
     return known
 
 
 def _in_turn(
-    measure: Callable[[], Rate], change: Callable[[], AbstractContextManager[None]]
+    measure: Callable[[], Rate], change: Callable[[bool], object], num_turns: int = TURNS
 ) -> tuple[float, float]:
     """Return the factor on a rate that a change makes, and the cores that are then kept busy."""
-    rates = {False: 0.0, True: 0.0}
-    cores = 0.0
-    for number in range(2 * TURNS):
-        changed = number % 2 == 1
-        with change() if changed else nullcontext():
-            rate = measure()
-        rates[changed] += rate.records_per_s
-        cores += changed * rate.busy_cores / TURNS
-    return rates[True] / rates[False], cores
-
-
-@contextmanager
-def _set_while(put: Callable[[int], object], value: int, before: int) -> Generator[None]:
-    put(value)
-    try:
-        yield
-    finally:
-        put(before)
+    rates: dict[bool, list[Rate]] = {False: [], True: []}
+    for _ in range(num_turns):
+        rates[False].append(measure())
+        try:
+            change(True)
+            rates[True].append(measure())
+        finally:
+            change(False)
+    before, after = (_pooled(rates[changed]) for changed in (False, True))
+    return after.records_per_s / before.records_per_s, after.busy_cores
 
 
 def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
@@ -448,7 +436,8 @@ def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
 def storage_of(store: RecordStore, config: Config) -> Storage:
     """Describe the store by a sample. Reading it before would change what is cached."""
     path = str(config["data"]["train"])
-    val = {split_of(name): str(given) for name, given in val_sets(config["data"]).items()}
+    paths = {split_of(name): str(given) for name, given in val_sets(config["data"]).items()}
+    paths = {"train": path, **paths}
     num_records = store.manifest.num_records
     first = store.first if isinstance(store, ShardedStore) else store
     form = FORMS.get(type(first), "other")
@@ -469,9 +458,7 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         disk=disk_kind(path) if os.path.exists(path) else "unknown (no such path)",
         cached=cached,
         chunk_records=first.chunk_records if isinstance(first, HDF5Store) else None,
-        target=free_target(path),
-        val=val,
-        val_targets={split: free_target(given) for split, given in val.items()},
+        targets={split: (given, free_target(given)) for split, given in paths.items()},
         follow_links=config["data"].get("follow_links"),
         free_bytes=free_bytes,
         **_pixels(store.manifest.fields, records),
@@ -519,11 +506,9 @@ def free_target(path: str) -> str:
     place = Path(path)
     if place.suffix in (".h5", ".lmdb"):
         place = place.with_suffix("")
-    for number in ("", *range(2, 1000)):
-        target = f"{place}-packed{number}"
-        if not any(Path(target + ending).exists() for ending in ("", ".h5", ".lmdb")):
-            return target
-    return ""
+    targets = (f"{place}-packed{number}" for number in ("", *range(2, 1_000_000)))
+    endings = ("", ".h5", ".lmdb")
+    return next(name for name in targets if not any(Path(name + end).exists() for end in endings))
 
 
 def storage_of_items(source: DatasetSource, config: Config) -> Storage:

@@ -5,13 +5,11 @@ slower. What a line spends in long operators of torch is no Python, and is subtr
 are watched for them.
 """
 
-import inspect
 import io
 import math
 import os
 import sys
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
@@ -22,7 +20,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -31,7 +28,7 @@ from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.batch import move
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
-from framework.contracts.training import Checkpoints, Report, Sink
+from framework.contracts.training import Checkpoints, Report
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource
@@ -66,36 +63,15 @@ SERVICES = ("framework.sink.mlflow.", "framework.sink.wandb.")
 
 
 def measure_syncs(probe: Probe) -> tuple[Sync, ...]:
-    """Return the waiting calls of one step, the most frequent first.
-
-    On CUDA, torch's sync debug mode reports every wait. On a CPU nothing waits, so calls are
-    watched that would wait on a GPU.
-    """
+    """Return the calls of one step that wait for the device, or would on a GPU; most first."""
     calls = WaitingCalls()
     with _user_step(probe, training_parts(probe.assembly), lambda _: None) as step:
         step()  # the first step also makes what is made once
-        if probe.assembly.device.type != "cuda":
-            calls.start()
-            try:
-                step()
-            finally:
-                calls.stop()
-            return tuple(calls.noted())
-
-        def note_wait(message: Warning | str, *_: object, **__: object) -> None:
-            frame = inspect.currentframe()
-            if "called a synchronizing" in str(message):
-                calls.note("waits for the device", frame and frame.f_back)
-
-        before = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.showwarning = note_wait
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                step()
-            finally:
-                torch.cuda.set_sync_debug_mode(before)
+        calls.start()
+        try:
+            step()
+        finally:
+            calls.stop()
     return tuple(calls.noted())
 
 
@@ -104,16 +80,15 @@ def measure_python(probe: Probe, seconds: float) -> tuple[dict[str, float], tupl
     preparing a record; and the largest lines.
     """
     sampler = StackSampler()
-    times = _PartTimes(sampler)
-    with _user_step(probe, training_parts(probe.assembly), times.switch) as step:
+    with _user_step(probe, training_parts(probe.assembly), sampler.switch) as step:
         step()  # the first step also makes what is made once
-        times.take()
+        sampler.take()
         _repeat(step, SHARE * seconds / 2)
-        plain_s = times.take()
+        plain_s = sampler.take()
         sampler.start()
         num_steps = _repeat(step, SHARE * seconds / 2)
         sampler.stop()
-        sampled_s = times.take()
+        sampled_s = sampler.take()
         num_watched = min(num_steps, MOST_WATCHED)
         with _LongOperators(sampler, probe.assembly.device.type == "cpu") as watched:
             for _ in range(num_watched):
@@ -188,30 +163,6 @@ def _user_step(
     finally:
         for handle in handles:
             handle.remove()
-
-
-@final
-class _PartTimes:
-    """Times the parts of a step, and labels them for a sampler."""
-
-    def __init__(self, sampler: StackSampler) -> None:
-        self._sampler = sampler
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._since = time.perf_counter()
-
-    def switch(self, part: str) -> None:
-        """Begin a part."""
-        now = time.perf_counter()
-        self._seconds[self._sampler.label] += now - self._since
-        self._sampler.label = part
-        self._since = now
-
-    def take(self) -> defaultdict[str, float]:
-        """Return the seconds of each part since the last call."""
-        self.switch(self._sampler.label)
-        seconds = self._seconds
-        self._seconds = defaultdict(float)
-        return seconds
 
 
 class _LongOperators(TorchFunctionMode):
@@ -300,12 +251,12 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
         quick = val if isinstance(parts.val, Mapping) else val.get("")
         trainer = Trainer(replace(parts, checkpoints=None, val=quick))
         sinks = open_sinks(stack, assembly, trainer, folder)
-        timed = {name: TimedSink(s) for name, s in zip(assembly.config["sink"], sinks, strict=True)}
-        trainer.fit([*timed.values()])
+        reports_s = [_note_reports(sink) for sink in sinks]
+        trainer.fit(sinks)
         took_s = 0.0
         for _ in range(2):  # the first starts workers
             before_s = trainer.validate_s
-            trainer.validate([*timed.values()])
+            trainer.validate(sinks)
             took_s = trainer.validate_s - before_s
             if took_s > REPEATED_S:
                 break
@@ -327,9 +278,28 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
             save_s=save_s,
             weights_s=weights_s,
             save_every={key: steps for key, steps in intervals.items() if steps < math.inf},
-            report_s={name: sink.mean_s for name, sink in timed.items()},
+            # Without the first report, which opens files.
+            report_s={
+                name: math.fsum(times_s[1:]) / max(1, len(times_s) - 1)
+                for name, times_s in zip(assembly.config["sink"], reports_s, strict=True)
+            },
             report_every=given["report_every"],
         )
+
+
+def _note_reports(sink: Any) -> list[float]:
+    """Return a list to which a sink adds the seconds of each report of training."""
+    times_s: list[float] = []
+    write = sink.write
+
+    def timed(report: Report) -> None:
+        start = time.perf_counter()
+        write(report)
+        if report.split == "train":
+            times_s.append(time.perf_counter() - start)
+
+    sink.write = timed
+    return times_s
 
 
 def saves_s(trainer: Trainer, checkpoints: Checkpoints) -> tuple[float, float]:
@@ -447,26 +417,3 @@ class Through:
 
     def stats(self) -> LoaderStats:
         return self._loader.stats()
-
-
-@final
-class TimedSink:
-    """A sink whose reports of training are timed."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._times_s: list[float] = []
-        self.flush = sink.flush
-        self.close = sink.close
-
-    @property
-    def mean_s(self) -> float:
-        """Seconds per report, without the first, which opens files."""
-        later = self._times_s[1:]
-        return math.fsum(later) / max(1, len(later))
-
-    def write(self, report: Report) -> None:
-        start = time.perf_counter()
-        self._sink.write(report)
-        if report.split == "train":
-            self._times_s.append(time.perf_counter() - start)

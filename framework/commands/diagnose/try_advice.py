@@ -1,12 +1,12 @@
 """The diagnosis: gather facts, apply all rules, try the most promising advice, and rank it."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
 from framework.commands.diagnose.measure_step import run_rate
@@ -133,37 +133,46 @@ class _Trials:
                 has_gained = any(pairs.gain >= LEAST_GAIN for _, pairs in self._tried.values())
                 if has_gained and verdict.gain < LEAST_GAIN:
                     break
-                by_rule[verdict.rule] = self._try(verdict, Path(folder) / verdict.rule)
+                try:
+                    by_rule[verdict.rule] = self._try(verdict, f"{folder}/{verdict.rule}")
+                except PacelineError as error:
+                    # What was tried in place of an action says nothing about the action.
+                    if not verdict.trial:
+                        by_rule[verdict.rule] = replace(verdict, failed=str(error))
             if self._tried:
+                # Again, as often as there is time. The first trial counts, too.
                 best = min((by_rule[rule] for rule in self._tried), key=_rank)
-                by_rule[best.rule] = self._try_longer(best)
+                left_s = self._end - time.perf_counter()
+                num_pairs = min(MOST_LONGER, int(left_s / (2 * self._run_s)))
+                if num_pairs >= 1:
+                    by_rule[best.rule] = self._try_longer(best, num_pairs)
         return list(by_rule.values())
 
-    def _try(self, verdict: Verdict, place: Path) -> Verdict:
-        """Return the verdict with the measured gain, or with the reason why it cannot be tried."""
-        place.mkdir()
+    def _try(self, verdict: Verdict, folder: str) -> Verdict:
+        """Return the verdict with the measured gain."""
         if verdict.repack is not None:
             self._say(f"packing a sample to try {verdict.rule}")
-        try:
-            setting, verdict = trial_of(
-                verdict, self._facts, self._compose, str(place), SAMPLE_SHARE * self._seconds
-            )
-        except PacelineError as error:
-            return replace(verdict, failed=str(error))
+            os.mkdir(folder)
+        sample_s = SAMPLE_SHARE * self._seconds
+        setting, verdict = trial_of(verdict, self._facts, self._compose, folder, sample_s)
         self._say(f"trying {verdict.rule}")
         rate_of = _rate_of(verdict)
         if rate_of not in self._last:
             self._last[rate_of] = self._rate(self._before, rate_of)
-        try:
-            rate = self._rate(setting, rate_of)
-        except PacelineError as error:
-            # What was tried in place of an action says nothing about the action.
-            return verdict if verdict.trial else replace(verdict, failed=str(error))
+        rate = self._rate(setting, rate_of)
         now = self._rate(self._before, rate_of)
         pairs = Pairs((self._last[rate_of], now), (rate, rate))
         self._tried[verdict.rule] = (setting, pairs)
         self._last[rate_of] = now
         return replace(verdict, gain=pairs.gain, spread=pairs.spread, tried=True)
+
+    def _try_longer(self, best: Verdict, num_pairs: int) -> Verdict:
+        self._say(f"trying {best.rule} for longer")
+        setting, first = self._tried[best.rule]
+        settings, rate_of = (self._before, setting), _rate_of(best)
+        more = take_turns(lambda side: self._rate(settings[side], rate_of, LONGER), num_pairs)
+        pairs = Pairs(first.before + more.before, first.after + more.after)
+        return replace(best, gain=pairs.gain, spread=pairs.spread, tried=True)
 
     def _rate(self, setting: Setting, rate_of: RateOf, longer: float = 1.0) -> float:
         start = time.perf_counter()
@@ -171,19 +180,6 @@ class _Trials:
         rate = rate_of(setting, *timing, next(self._numbers))
         self._run_s = max(self._run_s, time.perf_counter() - start)
         return rate
-
-    def _try_longer(self, best: Verdict) -> Verdict:
-        """Try the best advice again, as often as there is time. The first trial counts, too."""
-        left_s = self._end - time.perf_counter()
-        num_pairs = min(MOST_LONGER, int(left_s / (2 * self._run_s)))
-        if num_pairs < 1:
-            return best
-        self._say(f"trying {best.rule} for longer")
-        setting, first = self._tried[best.rule]
-        settings, rate_of = (self._before, setting), _rate_of(best)
-        more = take_turns(lambda side: self._rate(settings[side], rate_of, LONGER), num_pairs)
-        pairs = Pairs(first.before + more.before, first.after + more.after)
-        return replace(best, gain=pairs.gain, spread=pairs.spread, tried=True)
 
 
 def trial_of(
@@ -199,10 +195,11 @@ def trial_of(
     num_records = facts.storage.num_records
     # Not more than the store has: epochs of few steps are slower, before and after packing.
     wanted = min(SAMPLE_BATCHES * facts.batch_size, num_records)
-    sample = write_sample(verdict.repack, folder, wanted, seconds)
-    data = [f"data={verdict.repack.output}", f"data.train={sample.path}", f"data.val={sample.path}"]
-    pack_s = sample.record_s * num_records / facts.num_cores
-    packed = replace(verdict, pack_s=pack_s, disk_bytes=sample.record_bytes * num_records)
+    path = f"{folder}/sample{ENDINGS[verdict.repack.output]}"
+    record_s, record_bytes = write_sample(verdict.repack, path, wanted, seconds)
+    data = [f"data={verdict.repack.output}", f"data.train={path}", f"data.val={path}"]
+    pack_s = record_s * num_records / facts.num_cores
+    packed = replace(verdict, pack_s=pack_s, disk_bytes=record_bytes * num_records)
     return compose([*data, *verdict.overrides]), packed
 
 
@@ -250,15 +247,12 @@ def _run_rate(setting: Setting, seconds: float, burn_in_s: float, _: int) -> flo
     return run_rate(setting.config, setting.allowed, seconds + burn_in_s)
 
 
-class RecordSample(NamedTuple):
-    path: str
-    record_s: float  # seconds to pack a record
-    record_bytes: float  # of a packed record
+def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tuple[float, float]:
+    """Pack evenly spread records in about ``seconds``, and repeat them up to ``wanted``.
 
-
-def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> RecordSample:
-    """Pack evenly spread records in about ``seconds``, and repeat them up to ``wanted``."""
-    source = _input(repack, repack.path)
+    Return the seconds to pack a record, and the bytes of a packed one.
+    """
+    source = _input(repack, repack.targets["train"][0])
     prepare = Preparation(**repack.options)
     fields = prepare.fields(source)
     num_records = source.manifest.num_records
@@ -275,7 +269,7 @@ def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> Re
     record_s = (time.perf_counter() - begin) / num_different
     num_bytes = max(1, sum(map(chunk_bytes, chunks)))
     times = max(1, min(-(-wanted // num_different), LARGEST_BYTES // num_bytes))
-    path, total = f"{folder}/sample{ENDINGS[repack.output]}", num_different * times
+    total = num_different * times
     writer = WRITERS[repack.output](path, fields=fields, num_records=total)
     try:
         for number in range(times):
@@ -285,7 +279,7 @@ def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> Re
         writer.close(replace(source.manifest, **changes, class_counts=()))
     finally:
         writer.abort()
-    return RecordSample(path, record_s, num_bytes / num_different)
+    return record_s, num_bytes / num_different
 
 
 def pack_all(repack: Repack) -> None:

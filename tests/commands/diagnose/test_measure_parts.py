@@ -152,9 +152,12 @@ def test_a_run_has_figures_of_its_machine(probe):
 
 
 def test_too_many_threads_are_compared_with_one_per_core(probe):
-    cores = module.host.num_cores()
-    with module._set_while(torch.set_num_threads, 4 * cores, torch.get_num_threads()):
+    cores, threads = module.host.num_cores(), torch.get_num_threads()
+    torch.set_num_threads(4 * cores)
+    try:
         known = module.try_machine(probe, 0.5, IDLE)
+    finally:
+        torch.set_num_threads(threads)
     assert known["fewer_threads"] == cores
     assert known["fewer_threads_gain"] > 0
     assert known["fewer_threads_cores"] > 0

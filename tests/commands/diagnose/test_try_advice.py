@@ -41,7 +41,9 @@ def test_applying_a_repack_writes_the_store_to_its_target(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(80))
     compose = compose_of(*SMALL, f"data.train={path}")
     result = diagnose(compose, 0.5, silent)
-    advice = Verdict("r", "s", "w", 1.0, (), Repack("store", path, str(tmp_path / "b"), "lmdb"))
+    advice = Verdict(
+        "r", "s", "w", 1.0, (), Repack("store", {"train": (path, str(tmp_path / "b"))}, "lmdb")
+    )
     applied = apply(replace(result, verdicts=(advice,)), compose, 0.5, silent).applied
     assert (tmp_path / "b.lmdb").exists()
     assert "b.lmdb" in applied.note
@@ -185,20 +187,24 @@ def test_advice_against_the_cause_is_applied_before_larger_gains():
 def test_a_sample_is_packed_as_all_would_be_and_repeated(tmp_path):
     photos = write_photos(tmp_path / "photos")
     repack = Repack(
-        "folder", photos, "unused", "hdf5", {"encode": "raw", "size": [16, 16], "layout": "hwc"}
+        "folder",
+        {"train": (photos, "unused")},
+        "hdf5",
+        {"encode": "raw", "size": [16, 16], "layout": "hwc"},
     )
-    sample = write_sample(repack, str(tmp_path), 100, 30.0)
-    manifest = open_store(sample.path).manifest
+    path = str(tmp_path / "sample.h5")
+    record_s, _ = write_sample(repack, path, 100, 30.0)
+    manifest = open_store(path).manifest
     assert manifest.num_records == 5 * 24
     assert manifest.fields["image"].shape == (16, 16, 3)
-    assert sample.record_s > 0
+    assert record_s > 0
 
 
 def test_a_sample_ends_with_its_time(tmp_path):
-    sample = write_sample(
-        Repack("folder", write_photos(tmp_path / "photos"), "unused"), str(tmp_path), 24, 0.0
-    )
-    store = open_store(sample.path)
+    repack = Repack("folder", {"train": (write_photos(tmp_path / "photos"), "unused")})
+    path = str(tmp_path / "sample.h5")
+    write_sample(repack, path, 24, 0.0)
+    store = open_store(path)
     keys = store.keys(torch.arange(store.manifest.num_records))
     assert len(keys) == 24
     assert len({key.partition("/")[2] for key in keys}) == 8
@@ -206,8 +212,8 @@ def test_a_sample_ends_with_its_time(tmp_path):
 
 def test_all_is_packed_to_where_the_advice_says(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(20))
-    val = {"val": path}, {"val": str(tmp_path / "v")}
-    pack_all(Repack("store", path, str(tmp_path / "t"), "lmdb", {}, *val))
+    targets = {"train": (path, str(tmp_path / "t")), "val": (path, str(tmp_path / "v"))}
+    pack_all(Repack("store", targets, "lmdb"))
     assert [
         open_store(str(tmp_path / name)).manifest.num_records for name in ("t.lmdb", "v.lmdb")
     ] == [20, 20]
