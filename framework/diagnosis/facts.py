@@ -91,8 +91,8 @@ class Storage:
     channels: int = 3
     even: bool = False  # whether all sampled images have the same size
     chunk_records: int | None = None  # records per compressed chunk
-    # (path, free path without ending for a store packed from it) by split: ``train`` and ``val``, or
-    # ``val.NAME`` of several validation sets.
+    # (path, free path without ending for a store packed from it) by split: ``train``, ``val`` or
+    # ``val.NAME`` of several.
     targets: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     follow_links: str | None = None  # of a folder: where symbolic links are followed
     pack_words: str = ""  # of a Dataset: the command that packs it; empty if its items do not fit
