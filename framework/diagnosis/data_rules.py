@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from framework.cli.arguments import quoted
+from framework.cli.tables import plural
 from framework.contracts.waits import FEW, MOST_NAMED, named
 from framework.diagnosis.facts import Facts, Storage, gain
 from framework.diagnosis.findings import Repack, Verdict
@@ -61,14 +62,10 @@ def _needs_workers(facts: Facts) -> bool:
 def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
     workers, cores, rate = facts.workers, facts.num_cores, facts.slow_rate
     if _needs_workers(facts):
-        few = f"Only {workers} workers prepare records on {cores} cores."
-        if workers == 0:
-            few = f"No workers: the step's own thread prepares the records, on {cores} cores."
-        elif workers == 1:
-            few = f"Only one worker prepares records, on {cores} cores."
+        few = f"Only {plural(workers, 'worker')}" if workers else "No workers"
         yield Verdict(
             "raise_workers",
-            f"{few} {waiting(facts)}",
+            f"{few} for {cores} cores. {waiting(facts)}",
             f"Use {cores} workers, which prepare records while the step computes.",
             gain(facts, workers=cores),
             (f"workers.num={cores}",),
@@ -83,21 +80,16 @@ def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
             f"{workers} workers share {cores} cores with the step: computing alone does "
             f"{facts.compute:,.0f} records/s, with the workers {facts.whole:,.0f}.",
             f"Use {cores} workers; more only take turns, and cost memory and start-up time each.",
-            # The model cannot predict this. A gain slightly above 1 gets it tried.
-            1 + 0.01 * workers / cores,
+            1 + 0.01 * workers / cores,  # the model cannot predict it: more than 1 gets it tried
             overrides,
         )
     if rate is None or workers == 0 or facts.has_function:
         return
     if rate >= CLEARLY * facts.loader_rate and (workers <= cores or facts.kind != "thread"):
-        reason = "handing a batch over costs more than preparing it"
-        if facts.kind == "process":
-            reason = "each process opens, decodes and caches by itself, and its batches are copied"
-        on_cores = f" on {cores} cores" if workers > cores else ""
         yield Verdict(
             "no_workers",
-            f"One thread prepares {rate:,.0f} records/s, but {workers} workers{on_cores} and the "
-            f"loader only {facts.loader_rate:,.0f}: {reason}.",
+            f"One thread prepares {rate:,.0f} records/s, but {workers} workers on {cores} cores "
+            f"only {facts.loader_rate:,.0f}: handing a batch over costs more than preparing it.",
             "Use no workers; loader=prefetch reads ahead without them.",
             gain(facts, measured=True, workers=0, ahead=True),
             ("workers.num=0", *(["loader=prefetch"] if facts.loader == "plain" else [])),
@@ -168,8 +160,8 @@ def _slowed_step(facts: Facts) -> Verdict | None:
     left = max(1 - (facts.beside_s - facts.alone_s) / facts.step_s, 1 / MOST_GAIN)
     return Verdict(
         "slowed_step",
-        f"Reading slows the step by {100 * facts.slowed_share:.0f} %: forward, backward and "
-        f"optimizer take {1e3 * facts.alone_s:.1f} ms on a batch that stays on the device, and "
+        f"Reading slows the step by {100 * facts.slowed_share:.0f} %: it computes for "
+        f"{1e3 * facts.alone_s:.1f} ms on a batch that stays on the device, and "
         f"{1e3 * facts.beside_s:.1f} ms while data is read.",
         f"{advice}{''.join(f'; or try {other}' for other in others)}.",
         min(facts.headroom, 1 / left),
@@ -213,9 +205,8 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
             "record on the host.",
             f"{move}.",
             gain(facts, load_s=facts.batch_size / facts.prepare_plain),
-            edit="an augment (uint8 [B, C, H, W] on the device) that does what the function does: "
-            "augment=color_jitter, crop_flip, random_erasing, or your own class with "
-            "__call__(batch, draws)",
+            edit="an augment (uint8 [B, C, H, W] on the device) that does what the function does, "
+            "such as augment=color_jitter, or your own class with __call__(batch, draws)",
             learns=True,
         )
     elif facts.slow_rate and facts.transform == "flip" and facts.augment == "normalize":
@@ -230,11 +221,7 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
 
 
 def image_files(facts: Facts) -> Iterator[Verdict]:
-    """Detect images that are much larger than what the model sees, or are decoded every epoch.
-
-    PNG and WebP take longer to decode than JPEG, whose pixels are packed only if they fit in
-    memory.
-    """
+    """Detect images that are much larger than what the model sees, or are decoded every epoch."""
     storage, side = facts.slow_storage, _side(facts)
     if storage is None or storage.image_size is None or not storage.can_repack:
         return
@@ -252,9 +239,7 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
             f"{' x '.join(map(str, facts.size or ()))}."
         )
         load_s = facts.load_s / side**1.5
-        advice = "Pack the images once at the size that is needed; a fraction is left to decode."
-        if packed.copied_s is not None:
-            advice = "Pack the images once as pixels of the needed size, which are only copied."
+        advice = "Pack the images once at the size that is needed."
         learns = facts.transform != "resize"
     elif (
         storage.encoding == "image"
@@ -270,16 +255,17 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
         )
         load_s = facts.load_s / SLOWER_THAN_JPEG
         advice = "Pack the images as JPEGs, which are decoded faster and are a little lossy."
-        if packed.copied_s is not None:
-            advice = "Pack the images as pixels, which fit in memory and are only copied."
         learns = packed.copied_s is None or "resize" in packed.options
     else:
         return
+    if packed.copied_s is not None:
+        load_s = packed.copied_s
+        advice = "Pack the images once as pixels of the needed size, which are only copied."
     yield Verdict(
         rule,
         says,
         advice,
-        gain(facts, load_s=load_s if packed.copied_s is None else packed.copied_s),
+        gain(facts, load_s=load_s),
         repack=_repack(storage, **packed.options),
         learns=learns,
         disk_bytes=packed.num_bytes,
@@ -314,9 +300,7 @@ def loose_files(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "pack_folder",
             f"The records are {storage.num_records:,} loose files: opening and {takes} record.",
-            "Pack the files unchanged into one store, which is opened once. hdf5 is a memory map "
-            "that any tool can open; lmdb is as fast for image files and slower for raw records "
-            "(benchmarks/README.md).",
+            "Pack the files unchanged into one store, which is opened once.",
             gain(facts, load_s=max(facts.load_s - 0.9 * read_s, 0.1 * facts.load_s)),
             repack=_repack(storage, **options),
             disk_bytes=num_bytes,
@@ -340,15 +324,11 @@ def datasets_and_chunks(facts: Facts) -> Iterator[Verdict]:
         return
     copied_s = facts.batch_size * storage.record_bytes / GATHER_BYTES_PER_S
     if storage.pack_words and storage.num_bytes <= MEMORY_SHARE * free_bytes:
-        frozen = ""
-        if storage.draws:
-            frozen = " Its random changes would be packed as drawn once: move them to augment=."
+        frozen = " Move its random changes to augment=." if storage.draws else ""
         yield Verdict(
             "pack_dataset",
-            f"Every epoch makes all items of {storage.path} again: {_record_ms(facts):.2f} ms "
-            "each.",
-            f"Pack the items: they take {storage.num_bytes / 1e6:,.0f} MB, fit in memory, and are "
-            f"only copied.{frozen}",
+            f"Every epoch makes all items of {storage.path} again, {_record_ms(facts):.2f} ms each.",
+            f"Pack the items: {storage.num_bytes / 1e6:,.0f} MB, which are only copied.{frozen}",
             gain(facts, load_s=copied_s),
             edit=f"a store: {storage.pack_words}; then train with data=hdf5 data.train=packed.h5",
             learns=storage.draws,
@@ -376,8 +356,7 @@ def datasets_and_chunks(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "order_block",
             f"{places} are read at random.",
-            "Shuffle blocks of neighbors, and records within a window of blocks: each place is "
-            "then read once or twice an epoch instead of once per record.",
+            "Shuffle blocks of neighbors, and records within a window of blocks.",
             gain(facts, load_s=max(facts.load_s - read_s * (1 - 1 / min(block, 8)), 1e-9)),
             ("order=block", f"order.block_records={block}", "order.window_blocks=4"),
             learns=True,
@@ -389,8 +368,7 @@ def slow_records(facts: Facts) -> Iterator[Verdict]:
     block = facts.slow_records
     if not block or not facts.data_limits or block["num_slow"] > FEW * block["num_records"]:
         return
-    # The waiting was measured without steps, too. Their share of what data costs is taken to be
-    # the same.
+    # The waiting was measured without steps, too. Its share is taken to be the same.
     share = (1 - 1 / facts.headroom) * block["saved_s"] / (block["wait_s"] or 1.0)
     if share < LEAST_SHARE:
         return

@@ -55,7 +55,7 @@ class Load:
 
 @dataclass(frozen=True)
 class PythonLine:
-    """A line of the user's Python that takes time, or that holds a call that waits."""
+    """A line of the user's Python that takes time."""
 
     part: str  # model, objective, augment or transform; of a script: step or items
     file: str

@@ -2,14 +2,7 @@
 
 from collections.abc import Iterator
 
-from framework.diagnosis.facts import (
-    COMPUTING,
-    LEAST_CORES,
-    Facts,
-    RankFacts,
-    computing_gain,
-    gain,
-)
+from framework.diagnosis.facts import COMPUTING, LEAST_CORES, Facts, RankFacts, computing_gain, gain
 from framework.diagnosis.findings import Verdict
 from framework.measure.disk import NUM_THREADS
 
@@ -29,14 +22,11 @@ LEAST_WAITING = 0.1  # ranks may take turns in being last by chance; more needs 
 UNEVEN = 1.1  # a rank with so many times the work of the mean one is late because of it
 LEAST_LEFT = 0.05  # the share that removing an exchange leaves of a step, at least
 WHERE = {
-    "wait": "Look at what its data comes from: its disk, its network, its host's free cores.",
+    "wait": "Look at its disk, its network and its host's free cores.",
     "copy": "Look at the link between its host and its device, and at what augments there.",
     "report": "Look at what only this rank does at reports: sinks, watchers, pictures.",
 }
-COMPUTES = (
-    "Look at what only this rank does there: code that asks for its rank, other programs on its "
-    "cores, a device that is slower or hotter than the others."
-)
+COMPUTES = "Look at code that asks for its rank, other programs on its cores, and a hotter device."
 
 
 def threads_of_operators(facts: Facts) -> Iterator[Verdict]:
@@ -83,8 +73,7 @@ def other_programs(facts: Facts) -> Iterator[Verdict]:
         says += ": " + ", ".join(f"{name} ({pid}) {cores:.1f}" for pid, name, cores in use.programs)
     if use.stolen_cores >= BUSY_CORES:
         says += f"; other virtual machines take {use.stolen_cores:.1f}"
-    # Others can give back no more than they take. The rest of what our threads wait for is each
-    # other.
+    # Others give back no more than they take. For the rest, our threads wait for each other.
     gains = [min(facts.demand, 1 + taken_cores / max(use.own_cores, LEAST_CORES))]
     if facts.fewer_threads < facts.num_threads and not facts.cuda:
         # Beside other programs, threads of an operator also wait for each other. The CPU time of
@@ -240,13 +229,11 @@ def waiting_for_ranks(facts: RankFacts) -> Iterator[Verdict]:
     if facts.step_work >= UNEVEN and facts.waiting_share >= LEAST_WAITING:
         yield Verdict(
             "uneven_ranks",
-            f"Ranks wait for each other in {100 * facts.waiting_share:.0f} % of the time: in a "
-            f"step, the largest share of a batch is {facts.step_work:.1f} times as large as the "
-            "mean.",
+            f"Ranks wait for each other in {100 * facts.waiting_share:.0f} % of the time: the "
+            f"largest share of a batch is {facts.step_work:.1f} times as large as the mean one.",
             "Give all ranks records of about the same size.",
             _without(facts.waiting_share),
-            action="Use order=buckets for records of several lengths, or crop or scale them to one "
-            "size. Larger batches differ less in their sums.",
+            action="Use order=buckets for several lengths, or crop or scale records to one size.",
         )
 
 
@@ -263,7 +250,7 @@ def slow_collectives(facts: RankFacts) -> Iterator[Verdict]:
             f"instead of {1e3 * facts.step_s:.1f} ms"
         )
     is_batch_norm = facts.sync_batch_norm and of_gradients < facts.exchange_share / 2
-    why = "Exchange less often: a larger batch, or fewer ranks, computes more between exchanges."
+    why = "Exchange less often, by a larger batch or fewer ranks."
     action = "Give each rank more records, as with rank_batch_size=; use a faster network."
     if is_batch_norm:
         why = "Batch norm exchanges its statistics in every layer. Let each rank use its own."

@@ -39,12 +39,9 @@ PYTHON_SLOWS = {
     "augment": ("copy",),
 }
 OTHER_THAN_PYTHON = {
-    "model": "Replace loops over elements by operators on whole tensors. compile=true removes "
-    "Python between operators, if the model can be compiled.",
-    "objective": "Compute with operators on whole tensors, and leave figures on the device: return "
-    "tensors, which are read only at reports, in place of .item() in every step.",
-    "augment": "Change the whole batch at once, with operators on [B, C, H, W], not record by "
-    "record.",
+    "model": "Use operators on whole tensors in place of loops over elements, or compile=true.",
+    "objective": "Use operators on whole tensors, and return tensors in place of .item().",
+    "augment": "Change the whole batch at once, with operators on [B, C, H, W].",
 }
 
 
@@ -56,8 +53,7 @@ def data_is_fine(facts: Facts) -> Iterator[Verdict]:
             "data_is_fine",
             f"Data is not your problem: at most {percent} % to win. Repeating one batch does "
             f"{facts.compute:,.0f} records/s, training {facts.whole:,.0f}.",
-            "Change the model, its precision or the batch size; no loader, format or number of "
-            "workers can win more.",
+            "Change the model, its precision or the batch size; nothing about data can win more.",
             facts.headroom,
         )
 
@@ -72,8 +68,7 @@ def operators(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "amp",
             f"{computing}, in single precision.",
-            f"Compute in {dtype}, which {facts.gpu or 'this processor'} multiplies faster and "
-            "which halves the memory of activations.",
+            f"Compute in {dtype}, which {facts.gpu or 'this processor'} multiplies faster.",
             computing_gain(facts, 1.5 if facts.cuda else 1.2),
             ("precision=amp", f"precision.dtype={dtype}"),
             learns=True,
@@ -81,8 +76,7 @@ def operators(facts: Facts) -> Iterator[Verdict]:
     if facts.convolutional:
         yield Verdict(
             "channels_last",
-            "The model's convolutions keep each channel in a plane of its own (channels first). "
-            f"{computing}.",
+            f"{computing}, with each channel of an image in a plane of its own (channels first).",
             "Store the channels of a pixel together, which most kernels process faster.",
             computing_gain(facts, 1.1),
             ("channels_last=true",),
@@ -118,8 +112,7 @@ def larger_batch(facts: Facts) -> Iterator[Verdict]:
         factor *= 2
     yield Verdict(
         "larger_batch",
-        f"{100 * fixed:.0f} % of computing a step does not depend on its batch size of {size}: "
-        "it is the fixed cost of a step, which a larger batch shares.",
+        f"{100 * fixed:.0f} % of computing a step does not depend on its batch size of {size}.",
         f"Use batches of {factor * size} records, and try to scale optim.lr by up to {factor}.",
         computing_gain(facts, factor / (fixed + (1 - fixed) * factor)),
         (f"batch_size={factor * size}",),
@@ -138,8 +131,7 @@ def synchronizations(facts: Facts) -> Iterator[Verdict]:
             "synchronizations",
             f"{count} calls in a step make the host wait for {facts.gpu}, which then idles "
             f"until new work arrives; most of them are {first.call} in {place_of(first)}.",
-            "Leave numbers on the device: return tensors, which are read only at reports, and "
-            "choose with torch.where in place of an if.",
+            "Leave numbers on the device: return tensors, and use torch.where in place of an if.",
             1 / (1 - min(share, MOST_SYNC_SHARE)),
             edit=f"{place_of(first)} anew: {first.text}",
         )
@@ -194,8 +186,7 @@ def python_in_transform(facts: Facts) -> Iterator[Verdict]:
         "python_in_transform",
         f"Python code of the {'Dataset' if is_dataset else 'transform'} takes "
         f"{100 * share:.0f} % of preparing a record{where}.",
-        "Use NumPy, OpenCV or torch on whole images in place of Python loops, or one of our "
-        "transforms (transform=...), or move it to the device (augment=...).",
+        "Use NumPy, OpenCV or torch on whole images, or transform=..., or augment=... on a GPU.",
         gain(facts, load_s=max(load_s, 1e-9)),
         edit=edit,
         parts=("wait",),
@@ -269,8 +260,7 @@ def beside_steps(facts: Facts) -> Iterator[Verdict]:
             f"Writing reports {takes['reporting']} {1e3 * cost_s:,.1f} ms every "
             f"{run.report_every:,} steps, {beside}. {100 * run.report_s[slowest] / cost_s:.0f} % "
             f"of it is sink={slowest}.",
-            f"Report every {every:,} steps, which takes {100 * left_s / (step_s + left_s):.0f} % "
-            f"of the run. Every epoch of {run.epoch_steps:,} steps ends with a report.",
+            f"Report every {every:,} steps, which takes {100 * left_s / (step_s + left_s):.0f} %.",
             gain_of(costs_s["reporting"] - left_s),
             (f"report_every={every}",) if can_be_rarer else (),
             period_s=1 / run.reports_per_step * run_s,

@@ -45,10 +45,9 @@ class _Steps:
             self.end()
 
     def add_marks(self, marks: Iterable[tuple[str, float]], last: float) -> float:
-        """Add marks of host time, and return the time of the newest one.
+        """Add marks of host time after a mark at ``last``. Return the time of the newest one.
 
-        ``last`` is the time of the mark before them. The loop contains ``add`` and ``end``, because
-        calls would cost time at every step.
+        The loop contains ``add`` and ``end``, because calls would cost time at every step.
         """
         seconds, seen, taken = self._seconds, self._seen, self._taken
         for name, now in marks:
@@ -69,7 +68,6 @@ class _Steps:
         return last
 
     def end(self) -> None:
-        """End the current step."""
         self._seen.clear()
         self._taken.clear()
 
@@ -97,10 +95,8 @@ class _Steps:
 class OwnWork:
     """Splits the marks of the steps into own work and exchange, and keeps a row for each step.
 
-    A row begins after the exchange of the gradients and ends after that of the next step.
-
-    Args:
-        add: Called with the name and the seconds of each piece of a span.
+    A row begins after the exchange of the gradients and ends after that of the next step. ``add``
+    gets the name and the seconds of each piece of a span.
     """
 
     def __init__(self, add: Callable[[str, float], None]) -> None:
@@ -146,7 +142,6 @@ class OwnWork:
         self._own_s = dict.fromkeys(SPANS, 0.0)
 
     def take(self) -> list[Row]:
-        """Return the rows since the last call."""
         rows = self._rows
         self._rows = []
         self._stride = 1
@@ -214,21 +209,16 @@ class _Mark(NamedTuple):
 
 @final
 class CudaClock:
-    """A clock of device time, from CUDA events in the stream of the step.
+    """A clock of device time, from CUDA events in the stream that was current as a step began.
 
-    Events are recorded in the stream that was current when the step began. ``wait`` is the host's
-    time, during which the device may still work. ``idle`` is the device's, from its last work to
-    the moment the host had the next batch. All names but ``wait`` add up to the device's time. The
-    newest steps may be reported one lap later.
+    ``wait`` is the host's time, during which the device may still work. ``idle`` is the device's,
+    from its last work to the moment the host had the next batch. All names but ``wait`` add up to
+    the device's time. The newest steps may be reported one lap later.
 
-    Args:
-        device: The GPU.
-        every: One step in so many is measured, and its device times stand for those that are not.
-            The first step after a lap or a skip is measured too, but stands for itself alone: the
-            device waited before it. The step after that one is measured again. The host's ``wait``
-            is measured in every step.
-        of_rank: Whether it is the clock of one of several ranks, which counts exchanges with the
-            others apart.
+    One step in ``every`` is measured, and its device times stand for those that are not. The first
+    step after a lap or a skip is measured too, but stands for itself alone, as the device waited
+    before it; the step after that one is measured again. The host's ``wait`` is always measured.
+    With ``of_rank``, exchanges with other ranks are counted apart.
     """
 
     def __init__(self, device: torch.device, every: int = 1, of_rank: bool = False) -> None:
@@ -383,12 +373,10 @@ class NoClock:
 def make_clock(
     device: torch.device, how: bool | str = True, of_rank: bool = False
 ) -> HostClock | CudaClock | NoClock:
-    """Return the clock for a device.
+    """Return the clock for a device. ``of_rank``: of one of several ranks.
 
-    Args:
-        device: The device whose time is measured.
-        how: True; ``full`` to measure every step on a GPU too; False for a clock that is off.
-        of_rank: Whether it is the clock of one of several ranks.
+    ``how`` is True, or ``full`` to measure every step on a GPU too, or False for a clock that is
+    off.
     """
     if not how:
         return NoClock()

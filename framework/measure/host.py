@@ -84,8 +84,7 @@ class Cgroups:
     def _folders(self, controller: str) -> Iterator[Path]:
         """Yield the folders of our groups and of those around them, in both versions.
 
-        A container that sees only its own part of the tree reads a path here that it does not
-        have. Its own group then is the root.
+        A container may read a path here that it does not have. Its own group then is the root.
         """
         paths: dict[str, str] = {}
         with suppress(OSError, ValueError):
@@ -197,9 +196,8 @@ def num_cores() -> int:
 def stay_beside(device: torch.device) -> None:
     """Let this rank, one of several on this host, run only on the cores of its GPU's NUMA node.
 
-    Nothing happens if the system does not name the node, or if none of its cores is allowed. A host
-    with one rank is left alone, because its workers may need all cores. ``num_cores`` still counts
-    all cores, which the ranks of this host share.
+    Nothing happens if the system does not name the node, or if none of its cores is allowed.
+    ``num_cores`` still counts all cores, which the ranks of this host share.
     """
     if device.type != "cuda" or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == 1:
         return

@@ -42,11 +42,9 @@ class Usage:
             others_cpu_cores: Cores that other programs kept busy, of those this process may use.
                 Measured once a second, and only in a run of one rank.
             peak_rss_bytes: The most physical memory this process ever held.
-            peak_tree_rss_bytes: The most that the process and its workers held together at a lap.
-                An upper bound: a page that processes share counts in each.
+            peak_tree_rss_bytes: The same with its workers, at a lap. Shared pages count in each.
             peak_device_bytes: The most that tensors ever held on the device.
             gpu_busy_share: NVML's share of the time in which the GPU ran any kernel, 0 to 1.
-                It does not say how much of the GPU. Needs the package nvidia-ml-py.
         """
         now, cpu_s = time.perf_counter(), time.process_time()
         wall_s = max(now - self._at, 1e-9)

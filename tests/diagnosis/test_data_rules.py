@@ -1,15 +1,6 @@
 import pytest
 
-from tests.diagnosis.cases import (
-    CUDA,
-    FINE,
-    GB,
-    LIMITED,
-    SLOW_RECORDS,
-    SLOWED,
-    facts,
-    verdict_of,
-)
+from tests.diagnosis.cases import CUDA, FINE, GB, LIMITED, SLOW_RECORDS, SLOWED, facts, verdict_of
 
 LOCKED = {"prepare_two": 310.0}
 FULL = {"own_cores": 3.8}
@@ -95,14 +86,6 @@ def test_a_function_on_the_host_is_advised_to_move_to_the_gpu_in_words():
     assert verdict.overrides == ()
     assert "augment" in verdict.edit
     assert "90 %" in verdict.says
-
-
-def test_the_gain_of_workers_is_that_of_the_model():
-    verdict = verdict_of("raise_workers", {"workers": 0, "loader": "plain"})
-    load_s, compute_s = 64 / 300, 64 / 1000
-    assert verdict.gain == pytest.approx(
-        (load_s + compute_s) / ((load_s + compute_s) / 4), rel=0.15
-    )
 
 
 def test_a_slowed_step_says_by_how_much_and_what_else_helps():
@@ -216,12 +199,6 @@ def test_crops_of_large_even_images_are_packed_as_pixels_of_the_size_that_they_n
     no_room = verdict_of("repack_smaller", facts(**large, free_bytes=100000000.0, **crop))
     assert no_room.repack.options == {"encode": "jpeg", "resize": 448}
     assert no_room.disk_bytes < 0.2 * verdict.disk_bytes
-
-
-def test_a_folder_is_packed_from_files_and_a_store_from_a_store():
-    assert verdict_of("pack_folder", facts()).repack.source == "folder"
-    assert verdict_of("pack_folder", facts(follow_links="/data")).repack.follow_links == "/data"
-    assert verdict_of("repack_contiguous", facts(**CHUNKED)).repack.source == "store"
 
 
 ITEMS = {"form": "dataset", "encoding": "raw", "image_size": None, "pack_words": "paceline pack x"}

@@ -49,10 +49,7 @@ def test_the_documentation_has_a_row_for_every_cause():
             "repack_contiguous",
         ),
         ({**FINE}, "data_is_fine"),
-        (
-            {**FINE, "workers": 64, "num_cores": 2},
-            "lower_workers",
-        ),
+        ({**FINE, "workers": 64, "num_cores": 2}, "lower_workers"),
     ],
 )
 def test_the_planted_cause_comes_first(changes, first):

@@ -34,12 +34,6 @@ def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_k
     assert "16 workers take the same cores" in verdict.says
 
 
-def test_too_many_threads_gain_as_much_as_computing_takes_of_a_step():
-    rates = {"compute": 100.0, "whole": 80.0}
-    verdict = verdict_of("too_many_threads", facts(**rates, **MANY))
-    assert verdict.gain == pytest.approx(1 / (0.8 / 10 + 0.2))
-
-
 def test_threads_of_opencv_are_switched_off_in_the_users_code():
     verdict = verdict_of("opencv_threads", facts(opencv_threads=8, no_opencv_gain=1.5))
     assert "setNumThreads(0)" in verdict.edit
@@ -95,17 +89,6 @@ def test_many_readers_wait_together_and_then_share_the_cores():
     assert verdict.gain == pytest.approx(1 / 80 / record_s, rel=0.05)
 
 
-def test_readers_and_the_step_share_the_cores():
-    storage = {**STORE, "form": "folder"}
-    gains = [
-        verdict_of(
-            "cold_disk", facts(**storage, **{**WAITING, "compute": rate}, disk_rate=FAR_DISK)
-        ).gain
-        for rate in (1e3, 1e6)
-    ]
-    assert 1 < gains[0] < gains[1]
-
-
 def test_a_disk_with_a_full_line_needs_a_copy():
     storage = {**STORE, "num_records": 10**8}
     verdict = verdict_of("cold_disk", facts(**storage, **WAITING, disk_rate=SLOW_DISK))
@@ -115,12 +98,7 @@ def test_a_disk_with_a_full_line_needs_a_copy():
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"read_cores": 0.9},
-        {"prepare": 5.0, "whole": 5.0},
-        {"disk": "memory"},
-        {"disk_rate": None},
-    ],
+    [{"read_cores": 0.9}, {"prepare": 5.0, "whole": 5.0}, {"disk": "memory"}, {"disk_rate": None}],
 )
 def test_reading_that_does_not_wait_is_no_cause(changes):
     known = {**STORE, "disk": "solid state", **WAITING, "disk_rate": SLOW_DISK}
@@ -176,14 +154,6 @@ def test_a_late_rank_is_the_cause_and_the_gain_is_what_the_others_lost():
     assert verdict.says.startswith("Rank 1 is late in 98 % of the steps, in `forward`, by 20 ms")
     assert verdict.is_advice
     assert not verdict.can_try
-
-
-@pytest.mark.parametrize(
-    ("span", "word"), [("wait", "disk"), ("copy", "link"), ("report", "sinks"), ("forward", "rank")]
-)
-def test_the_advice_looks_where_the_rank_is_slow(span, word):
-    (verdict,) = verdicts_of(rank_facts(late=LATE._replace(span=span)))
-    assert word in verdict.action
 
 
 def test_a_rank_with_more_work_is_not_slow_but_uneven():

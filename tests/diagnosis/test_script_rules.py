@@ -67,17 +67,12 @@ def test_workers_and_a_store_are_advised_to_a_script_that_waits():
         (replace(FACTS, loader=LoaderFacts(4, 10), start_s=0.1), "persistent_workers"),
         (
             replace(
-                FACTS,
-                items=replace(ITEMS, decoded=(900, 1200), size=(224, 224), decode_share=0.8),
+                FACTS, items=replace(ITEMS, decoded=(900, 1200), size=(224, 224), decode_share=0.8)
             ),
             "smaller_images",
         ),
         (
-            replace(
-                FINE,
-                gpu="a GPU",
-                spans={**spans(0.1, 10), "copy": Span.of([2e-3] * 10)},
-            ),
+            replace(FINE, gpu="a GPU", spans={**spans(0.1, 10), "copy": Span.of([2e-3] * 10)}),
             "pinned_memory",
         ),
     ],

@@ -48,12 +48,6 @@ def test_tiny_batches_slow_loading_as_well():
     assert verdict_of("larger_batch", larger) is None
 
 
-def test_that_data_is_fine_is_said_with_a_bound():
-    verdict = verdict_of("data_is_fine", facts(whole=980.0))
-    assert "at most 2 % to win" in verdict.says
-    assert verdict.gain == pytest.approx(1.0204, abs=1e-4)
-
-
 LINE = PythonLine("objective", "/code/loss.py", 7, "__call__", "total += x.item()", 0.6)
 PARTS_OF = {
     "python_in_model": ("compute", "forward", "backward"),
@@ -87,15 +81,6 @@ def test_a_rule_speaks_where_python_takes_much(rule, changes, share):
         assert verdict.edit
         assert verdict.gain > 1
         assert verdict.parts == PARTS_OF[rule]
-
-
-def test_the_gain_without_the_function_is_measured_if_it_can_be():
-    sampled = verdict_of("python_in_transform", facts(**OF_FUNCTION, python={"transform": 0.4}))
-    plain = {"prepare_plain": 3000.0}
-    measured = verdict_of(
-        "python_in_transform", facts(**OF_FUNCTION, **plain, python={"transform": 0.4})
-    )
-    assert measured.gain > sampled.gain
 
 
 def test_the_line_is_named():
@@ -179,12 +164,7 @@ def test_a_run_that_mostly_validates_is_limited_by_it():
 
 @pytest.mark.parametrize(
     ("intervals", "per_step"),
-    [
-        ((), 0.0),
-        ((10,), 0.1),
-        ((10, 20), 0.1),
-        ((10, 15), 0.1 + 1 / 15 - 1 / 30),
-    ],
+    [((), 0.0), ((10,), 0.1), ((10, 20), 0.1), ((10, 15), 0.1 + 1 / 15 - 1 / 30)],
 )
 def test_saves_that_coincide_count_once(intervals, per_step):
     run = RunFacts(100, save_every={str(every): every for every in intervals})

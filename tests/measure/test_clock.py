@@ -12,7 +12,6 @@ from framework.measure.clock import (
     RankClock,
     make_clock,
 )
-from tests.fakes import span
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
@@ -104,24 +103,6 @@ def step(clock, time, *seconds):
         clock.mark(name)
 
 
-def test_a_name_counts_once_a_step_however_often_it_was_marked(time):
-    clock = HostClock()
-    for factor in (1.0, 2.0, 4.0):
-        step(
-            clock,
-            time,
-            ("forward", factor),
-            ("backward", factor),
-            ("forward", factor),
-            ("report", factor),
-        )
-    assert clock.spans() == {
-        "forward": span(2.0, 4.0, 8.0),
-        "backward": span(1.0, 2.0, 4.0),
-        "report": span(1.0, 2.0, 4.0),
-    }
-
-
 # --------------------------------------------------------------------------------------------- cuda
 
 
@@ -170,15 +151,6 @@ def test_everything_but_the_hosts_wait_adds_up_to_the_devices_time(time, wait, d
     )
 
 
-def test_a_report_costs_what_the_device_stands_still_for_it(time):
-    clock = CudaClock(torch.device("cuda"))
-    cuda_step(clock, time, device=4.0, report=1.0)
-    time.read()
-    first = clock.lap()
-    cuda_step(clock, time, device=0.0, report=1.0)
-    assert (first["report"], clock.lap()["report"]) == (0.0, pytest.approx(1.0))
-
-
 def test_events_are_read_when_the_device_has_passed_them_and_never_waited_for(time):
     clock = CudaClock(torch.device("cuda"))
     cuda_step(clock, time, device=2.0)
@@ -202,25 +174,6 @@ def test_events_are_used_again_so_that_a_long_run_makes_no_more_of_them(time):
     time.read()
     assert time.made <= module.MOST_EVENTS + 10
     assert clock.spans()["forward"].num_steps == 5000
-
-
-def test_what_is_skipped_is_nobodys_on_the_device_either(time):
-    clock = CudaClock(torch.device("cuda"))
-    cuda_step(clock, time, wait=1.0, device=1.0)
-    time.launch(50.0)
-    time.read()
-    clock.skip()
-    cuda_step(clock, time, wait=1.0, device=1.0)
-    time.read()
-    assert total_s(clock) == {
-        "wait": 2.0,
-        "idle": 2.0,
-        "copy": 0.0,
-        "forward": 1.0,
-        "backward": 1.0,
-        "optimizer": 0.0,
-        "report": 0.0,
-    }
 
 
 # ------------------------------------------------------------------------------------------- choice

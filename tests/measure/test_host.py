@@ -17,14 +17,12 @@ from framework.measure.host import (
     ROOT,
     Cgroups,
     Throttle,
-    available_memory_bytes,
     cores_per_rank,
     num_cores,
     peak_rss_bytes,
     rss_bytes,
     stay_beside,
     threads_per_rank,
-    total_memory_bytes,
 )
 from tests.forks import forked
 
@@ -83,21 +81,6 @@ def test_threads_are_what_somebody_has_set_or_the_cores(monkeypatch, environment
     assert threads_per_rank() == threads
 
 
-@pytest.fixture
-def container(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "CGROUPS", Cgroups(tmp_path, tmp_path / "own"))
-    (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("700000\n")
-    return tmp_path
-
-
-def test_a_containers_limit_counts_less_what_it_holds_but_for_files(container):
-    assert total_memory_bytes() == 1_000_000
-    assert available_memory_bytes() == 300_000
-    (container / "memory.stat").write_text("anon 100\ninactive_file 200000\n")
-    assert available_memory_bytes() == 500_000
-
-
 V1 = "4:memory:/job\n1:cpu,cpuacct:/job/part\n0::/\n"
 V2 = "0::/job/part\n"
 
@@ -153,11 +136,6 @@ def test_throttled_time_is_read_in_seconds(groups, own, folder, stat):
         quota = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
     files = {f"{folder}{name}": text for name, text in {**quota, "cpu.stat": stat}.items()}
     assert groups(own, files).throttle() == Throttle(20, 13, 0.165)
-
-
-def test_without_a_quota_nothing_is_throttled(groups):
-    files = {"job/cpu.max": "max 100000\n", "job/cpu.stat": "nr_periods 0\nnr_throttled 0\n"}
-    assert groups(V2, files).throttle() is None
 
 
 @pytest.mark.parametrize(

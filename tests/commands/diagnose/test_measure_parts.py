@@ -13,7 +13,6 @@ from framework.commands.diagnose import measure_parts as module
 from framework.commands.diagnose.measure_parts import (
     Setting,
     gather_facts,
-    settings_of,
     storage_of,
     storage_of_items,
 )
@@ -122,15 +121,6 @@ def test_chunks_and_shards_are_seen(tmp_path):
     assert (storage.form, storage.chunk_records, storage.encoding) == ("hdf5", 16, "raw")
     assert storage.record_bytes == 3 * 4 * 4 + 8
     assert storage.cached == 1.0
-
-
-def test_the_workers_are_those_that_null_became(tmp_path):
-    path = write_store(str(tmp_path / "a.h5"), make_records(20))
-    probe = setting("data.train=" + path, *SMALL).probe()
-    chosen = settings_of(probe)
-    probe.close()
-    assert (chosen["workers"], chosen["loader"], chosen["precision"]) == (0, "prefetch", "fp32")
-    assert (chosen["size"], chosen["has_function"]) == (None, False)
 
 
 IDLE = MachineUse(1.0)

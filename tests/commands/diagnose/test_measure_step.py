@@ -13,7 +13,6 @@ from framework.commands.diagnose.measure_step import (
     measure_python,
     measure_run,
     measure_syncs,
-    run_rate,
 )
 from framework.config.training_parts import training_parts
 from framework.train.trainer import Trainer
@@ -168,12 +167,6 @@ def test_each_habit_of_a_run_has_a_cost_and_an_interval(run, capsys):
 def test_the_sinks_of_services_are_left_out(run):
     known = costs(run("sink=[jsonl,mlflow]"))
     assert known.report_s.keys() == {"jsonl", "slow"}
-
-
-def test_a_run_that_reports_at_every_step_is_as_slow_as_its_sink(run):
-    setting = run("report_every=1", "data.val=null")
-    rate = run_rate(setting.config, setting.allowed, 0.5)
-    assert rate < 8 / 0.02
 
 
 def test_the_first_steps_do_not_count(monkeypatch):

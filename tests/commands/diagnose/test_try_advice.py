@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from framework.commands.diagnose import try_advice
-from framework.commands.diagnose.try_advice import apply, diagnose, pack_all, write_sample
+from framework.commands.diagnose.try_advice import apply, diagnose, write_sample
 from framework.diagnosis.facts import RunFacts
 from framework.diagnosis.findings import Repack, Verdict
 from framework.diagnosis.judge import Diagnosis, cause_of
@@ -163,20 +163,6 @@ def test_a_trial_that_ends_with_an_error_fails_only_the_advice(monkeypatch, word
     assert (verdicts["a"].gain, verdicts["a"].tried) == (2.0, False)
 
 
-def test_rejected_advice_says_why_it_could_not_be_tried(monkeypatch):
-    slow = facts(workers=0, loader="plain")
-    monkeypatch.setattr(try_advice, "gather_facts", lambda *_: slow)
-    present = setting("data=synthetic", "batch_size=8")
-
-    def compose(changes):
-        if changes:
-            raise ResourceError(104, "memory", "used up", "free memory")
-        return present
-
-    result = diagnose(compose, 0.5, silent)
-    assert "R104" in next(v for v in result.rejected if v.rule == "raise_workers").failed
-
-
 def test_advice_against_the_cause_is_applied_before_larger_gains():
     other = Verdict("other_programs", "", "", 5.0, action="end them")
     cause = Verdict("frequent_validation", "", "", 3.0, ("validate_every=100",))
@@ -208,12 +194,3 @@ def test_a_sample_ends_with_its_time(tmp_path):
     keys = store.keys(torch.arange(store.manifest.num_records))
     assert len(keys) == 24
     assert len({key.partition("/")[2] for key in keys}) == 8
-
-
-def test_all_is_packed_to_where_the_advice_says(tmp_path):
-    path = write_store(str(tmp_path / "a.h5"), make_records(20))
-    targets = {"train": (path, str(tmp_path / "t")), "val": (path, str(tmp_path / "v"))}
-    pack_all(Repack("store", targets, "lmdb"))
-    assert [
-        open_store(str(tmp_path / name)).manifest.num_records for name in ("t.lmdb", "v.lmdb")
-    ] == [20, 20]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from framework.commands.watch.watch import Script, parse_watch, run_script, when_imported
+from framework.commands.watch.watch import Script, parse_watch, run_script
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline, started
 from tests.faults import forked
@@ -216,22 +216,6 @@ def test_keys_end_where_the_script_begins():
         parse_watch(["stepz=1", "train.py"])
 
 
-def test_the_action_follows_the_import(tmp_path, monkeypatch):
-    (tmp_path / "some_module.py").write_text("VALUE = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    seen = []
-    when_imported("some_module", lambda: seen.append(sys.modules["some_module"].VALUE))
-    assert seen == []
-    import some_module
-
-    assert seen == [1]
-    assert type(some_module.__loader__).__name__ == "SourceFileLoader"
-    assert not any(type(finder).__name__ == "_Finder" for finder in sys.meta_path)
-    when_imported("some_module", lambda: seen.append(2))
-    assert seen == [1, 2]
-    del sys.modules["some_module"]
-
-
 SHOW = """
 import os, sys, pickle
 import beside
@@ -292,11 +276,6 @@ except ZeroDivisionError as error:
 def test_a_traceback_is_that_of_python(code):
     Path("script.py").write_text(code)
     assert ended("script.py", before=forget_torch) == python("script.py")
-
-
-def test_a_script_chooses_its_exit_code():
-    Path("script.py").write_text("import sys; sys.exit(3)")
-    assert ended("script.py", before=forget_torch) == (3, "", "")
 
 
 def test_a_script_stops_itself_by_ctrl_c_as_in_python():
