@@ -327,7 +327,7 @@ def datasets_and_chunks(facts: Facts) -> Iterator[Verdict]:
         frozen = " Move its random changes to augment=." if storage.draws else ""
         yield Verdict(
             "pack_dataset",
-            f"Every epoch makes all items of {storage.path} again, {_record_ms(facts):.2f} ms each.",
+            f"Each epoch makes all items of {storage.path} again: {_record_ms(facts):.2f} ms each.",
             f"Pack the items: {storage.num_bytes / 1e6:,.0f} MB, which are only copied.{frozen}",
             gain(facts, load_s=copied_s),
             edit=f"a store: {storage.pack_words}; then train with data=hdf5 data.train=packed.h5",
