@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from framework.commands.watch.torch_hooks import StepRecorder, TorchHooks
+from framework.commands.watch.torch_hooks import TorchHooks
 from framework.measure.statistics import Pairs
 
 RECORDS = 16
@@ -70,7 +70,7 @@ def compare(num_pairs: int, step_ms: float, steps: int) -> Pairs:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     data = TensorDataset(torch.randn(RECORDS * steps, 32), torch.zeros(RECORDS * steps).long())
     loader = DataLoader(data, batch_size=RECORDS)
-    hooks = TorchHooks(StepRecorder(), 0, lambda: None)
+    hooks = TorchHooks(0, lambda: None)
 
     def burn() -> None:
         """Keep the CPU busy for ``step_ms``, so that a step takes as long as requested."""

@@ -1,11 +1,8 @@
-"""Rules about workers, loaders and stores: what a step waits for.
-
-A rule yields verdicts: a cause, what it costs, what to do, and the factor on the training rate.
-"""
+"""Rules about workers, loaders and stores: what a step waits for."""
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from framework.cli.arguments import quoted
 from framework.cli.tables import plural
@@ -225,7 +222,7 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
     storage, side = facts.slow_storage, _side(facts)
     if storage is None or storage.image_size is None or not storage.can_repack:
         return
-    packed = _packed(facts, storage)
+    options, num_bytes, copied_s = _packed(facts, storage)
     if side >= LARGE:
         rule = "repack_smaller"
         if storage.encoding == "raw":
@@ -235,7 +232,7 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
         height, width = storage.image_size
         says = (
             f"Images of {height} x {width} pixels ({storage.record_bytes / 1e3:,.0f} kB) are read "
-            f"whole, {_record_ms(facts):.1f} ms each, although the model sees only "
+            f"whole, {facts.record_ms:.1f} ms each, although the model sees only "
             f"{' x '.join(map(str, facts.size or ()))}."
         )
         load_s = facts.load_s / side**1.5
@@ -245,30 +242,30 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
         storage.encoding == "image"
         and not _are_small_files(facts)
         and facts.read_share <= 1 - DECODE_SHARE
-        and (packed.copied_s is not None or storage.codec != "jpeg")
+        and (copied_s is not None or storage.codec != "jpeg")
     ):
         rule = DECODING.get(storage.codec, DECODING_OTHER)
         says = (
             f"Every epoch decodes all {storage.codec or 'image'} files again: "
-            f"{_record_ms(facts):.2f} ms each, {100 * (1 - facts.read_share):.0f} % of it "
+            f"{facts.record_ms:.2f} ms each, {100 * (1 - facts.read_share):.0f} % of it "
             "decoding and transforming."
         )
         load_s = facts.load_s / SLOWER_THAN_JPEG
         advice = "Pack the images as JPEGs, which are decoded faster and are a little lossy."
-        learns = packed.copied_s is None or "resize" in packed.options
+        learns = copied_s is None or "resize" in options
     else:
         return
-    if packed.copied_s is not None:
-        load_s = packed.copied_s
+    if copied_s is not None:
+        load_s = copied_s
         advice = "Pack the images once as pixels of the needed size, which are only copied."
     yield Verdict(
         rule,
         says,
         advice,
         gain(facts, load_s=load_s),
-        repack=_repack(storage, **packed.options),
+        repack=_repack(storage, **options),
         learns=learns,
-        disk_bytes=packed.num_bytes,
+        disk_bytes=num_bytes,
     )
 
 
@@ -283,9 +280,9 @@ def loose_files(facts: Facts) -> Iterator[Verdict]:
     if _are_small_files(facts):
         load_s = max(1 - 0.9 * share, 0.1) * facts.load_s
         if storage.image_size is not None:
-            packed = _packed(facts, storage)
-            if packed.copied_s is not None:
-                options, num_bytes, load_s = packed.options, packed.num_bytes, packed.copied_s
+            pixels, pixel_bytes, copied_s = _packed(facts, storage)
+            if copied_s is not None:
+                options, num_bytes, load_s = pixels, pixel_bytes, copied_s
         yield Verdict(
             "small_records",
             f"{storage.num_records:,} files of {storage.record_bytes / 1e3:.1f} kB: opening and "
@@ -327,7 +324,7 @@ def datasets_and_chunks(facts: Facts) -> Iterator[Verdict]:
         frozen = " Move its random changes to augment=." if storage.draws else ""
         yield Verdict(
             "pack_dataset",
-            f"Each epoch makes all items of {storage.path} again: {_record_ms(facts):.2f} ms each.",
+            f"Each epoch makes all items of {storage.path} again: {facts.record_ms:.2f} ms each.",
             f"Pack the items: {storage.num_bytes / 1e6:,.0f} MB, which are only copied.{frozen}",
             gain(facts, load_s=copied_s),
             edit=f"a store: {storage.pack_words}; then train with data=hdf5 data.train=packed.h5",
@@ -425,16 +422,11 @@ def _needed(facts: Facts) -> int:
     return most * 8 // 7 if facts.transform in FIXED else 2 * most
 
 
-class _Packed(NamedTuple):
-    """How the pixels that are needed would be packed."""
+def _packed(facts: Facts, storage: Storage) -> tuple[dict[str, Any], float, float | None]:
+    """Pack raw pixels if they suffice for every epoch and fit, and JPEGs otherwise.
 
-    options: dict[str, Any]
-    num_bytes: float  # of the whole store
-    copied_s: float | None  # to prepare a batch of raw pixels; None: they are JPEGs
-
-
-def _packed(facts: Facts, storage: Storage) -> _Packed:
-    """Pack raw pixels if they suffice for every epoch and fit, and JPEGs otherwise."""
+    Return options of ``pack``, the bytes of the store, and the seconds to copy a batch of pixels.
+    """
     image_size = storage.image_size or (1, 1)
     scale = max(1.0, _side(facts))
     size: list[int] | None = None
@@ -448,7 +440,7 @@ def _packed(facts: Facts, storage: Storage) -> _Packed:
         if scale > 1:
             options["resize"] = _needed(facts)
         num_pixels = math.prod(length / scale for length in image_size)
-        return _Packed(options, storage.num_records * num_pixels * JPEG_BYTES, None)
+        return options, storage.num_records * num_pixels * JPEG_BYTES, None
     options = {"encode": "raw"}
     if facts.transform == "resize":
         options["size"] = size
@@ -459,9 +451,4 @@ def _packed(facts: Facts, storage: Storage) -> _Packed:
     if facts.transform != "none":
         options["layout"] = "hwc"
         copied_s += facts.batch_size * TRANSFORM_S
-    return _Packed(options, float(storage.num_records * record_bytes), copied_s)
-
-
-def _record_ms(facts: Facts) -> float:
-    """Return milliseconds to prepare a record in one thread."""
-    return 1e3 * facts.load_s / facts.batch_size
+    return options, float(storage.num_records * record_bytes), copied_s

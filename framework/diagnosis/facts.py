@@ -269,7 +269,7 @@ class Facts:
 
     @property
     def beside_s(self) -> float:
-        """Seconds in which a step of training computes, while other threads read."""
+        """The same of a step of training, while other threads read."""
         return math.fsum(self.spans_s.get(name, 0.0) for name in COMPUTING)
 
     @property
@@ -288,6 +288,10 @@ class Facts:
     def load_s(self) -> float:
         """Seconds to prepare a batch in one thread; 0 if this was not measured."""
         return self.batch_size / (self.prepare or math.inf)
+
+    @property
+    def record_ms(self) -> float:
+        return 1e3 * self.load_s / self.batch_size
 
     @property
     def work_s(self) -> float:

@@ -8,13 +8,12 @@ import shutil
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import count, repeat
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +37,7 @@ from framework.measure import host
 from framework.measure.disk import DiskRate, Piece, disk_kind, disk_rate
 from framework.measure.machine_watch import MachineUse, MachineWatch
 from framework.measure.statistics import median
-from framework.media.decode import image_size
-from framework.media.header import BadImage, read_header
+from framework.media.header import BadImage, ImageHeader, read_header
 from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
@@ -482,16 +480,15 @@ def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str
         if field.encoding != "image":
             continue
         known: dict[str, Any] = {"encoding": "image", "channels": field.channels or 3}
-        sizes: list[tuple[int, int]] = []
-        codecs: Counter[str] = Counter()
+        headers: list[ImageHeader] = []
         for data in records[name]:
             with suppress(BadImage):
-                sizes.append(image_size(data))
-                codecs[read_header(data).format] += 1
-        if sizes:
+                headers.append(read_header(data))
+        if headers:
+            sizes = [header.size for header in headers]
             height, width = np.median(sizes, axis=0).astype(int).tolist()
             known |= {"image_size": (height, width), "even": len(set(sizes)) == 1}
-            known["codec"] = codecs.most_common(1)[0][0]
+            known["codec"] = mode(header.format for header in headers)
         return known
     for field in fields.values():
         if field.encoding == "raw" and field.kind == "image":
@@ -518,12 +515,12 @@ def storage_of_items(source: DatasetSource, config: Config) -> Storage:
     sample = source.read(Request(0, indices, training=False))
     indices = sample.pop("index")
     words = ""
-    others = [value for name, value in sample.items() if name not in form.ragged]
-    # A store has numbers and texts.
-    if form.collate is None and all(
+    fits = all(  # a store has numbers and texts
         isinstance(column, Tensor) or all(isinstance(value, str) for value in column)
-        for column in others
-    ):
+        for name, column in sample.items()
+        if name not in form.ragged
+    )
+    if form.collate is None and fits:
         words = f"paceline pack input=dataset 'input.dataset={block_words(data['train'])}'"
         if form.names is not None:
             words += f" 'input.fields={block_words(list(form.names))}'"

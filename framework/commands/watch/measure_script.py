@@ -42,9 +42,8 @@ NUM_CHECKED = 16  # items that are read twice
 
 def gather_script_facts(hooks: TorchHooks, machine: MachineUse, may_read: bool) -> ScriptFacts:
     """Return what the hooks saw. If ``may_read``, read items of a copy of the Dataset."""
-    recorder = hooks.recorder
-    counts, loader, device = recorder.counts, recorder.loader, recorder.device
-    spans = recorder.spans()
+    counts, loader, device = hooks.counts, hooks.loader, hooks.device
+    spans = hooks.spans()
     outside = spans.pop(OUTSIDE, Span())
     validation = spans.pop(VALIDATION, Span())
     items = loader_facts = None

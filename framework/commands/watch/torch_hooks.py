@@ -72,15 +72,32 @@ class Counts:
 
 
 @final
-class StepRecorder:
-    """The state of a training loop. The thread that trains calls all methods."""
+class TorchHooks:
+    """Hooks on the DataLoader's iterator, the outermost module, backward and optimizer steps.
 
-    def __init__(self) -> None:
+    A hook of modules waits for the first call after a batch, and is off while the model runs, so
+    that the modules inside the model stay as fast as they are. Only the thread that made this
+    object is watched. After ``num_steps`` measured steps (0: never), ``finish`` is called, once.
+    """
+
+    def __init__(self, num_steps: int, finish: Callable[[], object]) -> None:
         self.counts = Counts()
         self.loader: DataLoader[Any] | None = None  # of the newest training batch
         self.root: nn.Module | None = None  # the outermost module that training calls
         self.device = torch.device("cpu")  # of its parameters
-        self.thread = get_ident()  # that trains
+        self.calls = WaitingCalls(moves=False)
+        self.is_on = False
+        self._num_steps = num_steps
+        self._finish = finish
+        self._thread = get_ident()
+        self._sampler = StackSampler("step")
+        self._samples = False
+        self._handles: list[RemovableHandle] = []
+        # The hook of modules comes and goes at each step. A new handle would take 4 us each time.
+        self._module_hook = self._before_module
+        self._module_hooks: dict[int, Any] = {}
+        self._module_key = 0
+        self._undo: list[Callable[[], object]] = []
         self._clock = make_clock(self.device)
         self._phase = Phase.OUTSIDE
         self._depth = 0  # of calls of backward
@@ -91,173 +108,6 @@ class StepRecorder:
         self._open_records = 0  # of the batches since the last step ended
         self._asked_s = self._got_s = self._began_s = time.perf_counter()
         self._got_cpu_s = 0.0
-
-    @property
-    def is_training(self) -> bool:
-        """Whether the script did not ask for a validation batch last."""
-        return self._phase != Phase.VALIDATION
-
-    def iterates(self) -> None:
-        """Record that the script makes an iterator, which may start workers, after ``asks``."""
-        if self._phase == Phase.ASKED:
-            self.counts.epochs += 1
-            self._is_epoch_start = True
-
-    def asks(self, loader: DataLoader[Any] | None) -> None:
-        """Record that the script asks for an iterator of ``loader``, or (None) for a batch."""
-        if self._phase == Phase.ASKED:  # for the iterator
-            return
-        now = time.perf_counter()
-        self._end_part(now)
-        root = self.root
-        in_eval = root is not None and not root.training and not self._trains_in_eval
-        self._phase = Phase.VALIDATION
-        if not in_eval and torch.is_grad_enabled():
-            self._phase = Phase.ASKED
-            self._asked_s = now
-            if loader is not None:  # ``or`` would ask for its length, which it may not know
-                self.loader = loader
-
-    def gets(self, batch: Any) -> None:
-        """Record that ``batch`` has come."""
-        if self._phase == Phase.VALIDATION:
-            self._clock.mark(VALIDATION)
-            return
-        self._clock.mark("wait")
-        self._phase = Phase.BATCH
-        self._got_s = now = time.perf_counter()
-        if self.counts.steps % CPU_EVERY == 0:
-            self._got_cpu_s = time.process_time()
-        if self._is_epoch_start:
-            self._is_epoch_start = False
-            self.counts.start_s.append(now - self._asked_s)
-        while isinstance(batch, NESTS) and batch:
-            batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
-        # The length of the first tensor.
-        self._open_records += batch.shape[0] if isinstance(batch, Tensor) and batch.dim() else 1
-
-    def has_no_more(self) -> None:
-        """Record that the DataLoader has no more batches."""
-        if self._phase != Phase.VALIDATION:
-            self._clock.mark("wait")
-            self._phase = Phase.OUTSIDE
-
-    def calls(self, module: nn.Module) -> bool:
-        """Record the first call since a batch of a module that has parameters.
-
-        Return whether ``module`` has parameters. If it has none, nothing is recorded.
-        """
-        if module is not self.root:
-            parameter = next(module.parameters(), None)
-            if parameter is None:
-                return False
-            if self._phase != Phase.VALIDATION:
-                if parameter.device.type != self.device.type and self._is_first:
-                    self._clock = make_clock(parameter.device)  # that of a GPU
-                self.device, self.root = parameter.device, module
-        if self._phase != Phase.VALIDATION:
-            self._clock.mark("copy")
-            self._phase = Phase.FORWARD
-        return True
-
-    def begins_backward(self) -> None:
-        self._depth += 1
-        if self._depth == 1:
-            if self._phase == Phase.VALIDATION and self.root is not None:
-                self._trains_in_eval = not self.root.training  # as with frozen batch norm
-            self._clock.mark("forward")
-
-    def ends_backward(self) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._clock.mark("backward")
-            self._phase = Phase.BACKWARD
-
-    def ends_optimizer(self) -> None:
-        """Record that an optimizer has stepped. Its span begins where backward has ended."""
-        if not self._has_stepped:  # batches were counted as steps
-            self._has_stepped = self._is_first = True
-        self._clock.mark("optimizer")
-        self._phase = Phase.STEPPED
-
-    def spans(self) -> dict[str, Span]:
-        """Return the spans since the last call. ``other`` ends a step."""
-        spans = self._clock.spans()
-        ends = spans.pop(STEP_ENDS, Span())
-        if OTHER in spans:  # between the batches of an accumulated step
-            ends = Span(ends.total_s + spans.pop(OTHER).total_s, ends.num_steps, ends.recent)
-        return {**merged({}, spans), OTHER: ends}
-
-    def end(self) -> None:
-        """Record that the script has ended, or is no longer watched."""
-        if self._phase != Phase.ASKED:
-            self._end_part(time.perf_counter())
-
-    def _end_part(self, now: float) -> None:
-        """Name the time since the last mark by what the script did last."""
-        is_computing = self._phase in (Phase.BACKWARD, Phase.STEPPED)
-        if not self.counts.before_s:  # forget what came before the first batch
-            self.counts.before_s = time.perf_counter() - self._began_s
-            self._clock.mark(OUTSIDE)
-            self._clock.spans()
-            self._phase = Phase.OUTSIDE
-        elif self._phase == Phase.OUTSIDE:
-            self._clock.mark(OUTSIDE)
-        elif self._phase == Phase.VALIDATION:
-            self._clock.mark(VALIDATION)
-        elif self._phase == Phase.STEPPED or not self._has_stepped:
-            self._clock.mark(STEP_ENDS)
-            if is_computing:
-                self._end_step()
-        else:
-            self._clock.mark(OTHER)
-        if is_computing and self._got_cpu_s and self.counts.steps:
-            self.counts.compute_s += now - self._got_s
-            self.counts.compute_cpu_s += time.process_time() - self._got_cpu_s
-            self._got_cpu_s = 0.0
-
-    def _end_step(self) -> None:
-        self.counts.steps += 1
-        self.counts.records += self._open_records
-        self._open_records = 0
-        if self._is_first:
-            self._is_first = False
-            spans = self.spans()  # what was measured so far is forgotten
-            of_step = (span for name, span in spans.items() if name not in (OUTSIDE, VALIDATION))
-            self.counts.first_s = sum(span.total_s for span in of_step)
-            self.counts.steps = self.counts.records = 0
-            self.counts.compute_s = self.counts.compute_cpu_s = 0.0
-
-
-@final
-class TorchHooks:
-    """Hooks on the DataLoader's iterator, the outermost module, backward and optimizer steps.
-
-    A hook of modules waits for the first call after a batch, and is off while the model runs, so
-    that the modules inside the model stay as fast as they are.
-
-    Args:
-        recorder: What the hooks call.
-        num_steps: Call ``finish`` after so many measured steps; 0: never.
-        finish: Called at most once.
-    """
-
-    def __init__(
-        self, recorder: StepRecorder, num_steps: int, finish: Callable[[], object]
-    ) -> None:
-        self.recorder = recorder
-        self.calls = WaitingCalls(moves=False)
-        self._sampler = StackSampler("step")
-        self._samples = False
-        self._num_steps = num_steps
-        self._finish = finish
-        self._handles: list[RemovableHandle] = []
-        # The hook of modules comes and goes at each step. A new handle would take 4 us each time.
-        self._module_hook = self._before_module
-        self._module_hooks: dict[int, Any] = {}
-        self._module_key = 0
-        self._undo: list[Callable[[], object]] = []
-        self.is_on = False
 
     def install(self) -> None:
         self.is_on = True
@@ -290,6 +140,19 @@ class TorchHooks:
         while self._undo:
             self._undo.pop()()
 
+    def end(self) -> None:
+        """Record that the script has ended, or is no longer watched."""
+        if self._phase != Phase.ASKED:
+            self._end_part(time.perf_counter())
+
+    def spans(self) -> dict[str, Span]:
+        """Return the spans since the last call. ``other`` ends a step."""
+        spans = self._clock.spans()
+        ends = spans.pop(STEP_ENDS, Span())
+        if OTHER in spans:  # between the batches of an accumulated step
+            ends = Span(ends.total_s + spans.pop(OTHER).total_s, ends.num_steps, ends.recent)
+        return {**merged({}, spans), OTHER: ends}
+
     def lines(self) -> list[PythonLine]:
         """Return the lines of Python that take most of the sampled steps."""
         return largest_lines(self._sampler, "step", MOST_LINES, LEAST_LINE)
@@ -297,112 +160,189 @@ class TorchHooks:
     def _forget(self) -> None:
         self.is_on = False
 
-    def _stop_sampling(self) -> None:
-        """Stop until the next training batch, because what follows is no part of a step."""
-        if self._samples:
-            self._samples = False
-            self._sampler.stop()
-
     def _is_watched(self) -> bool:
-        return self.is_on and get_ident() == self.recorder.thread
+        return self.is_on and get_ident() == self._thread
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         before = getattr(owner, name)
         setattr(owner, name, make(before))
         self._undo.append(lambda: setattr(owner, name, before))
 
+    def _disarm(self) -> None:
+        self._module_hooks.pop(self._module_key, None)
+
     def _iterating(self, iterate: Any) -> Any:
         def iterating(loader: DataLoader[Any]) -> Any:
             if self._is_watched():
                 self._disarm()
                 self._asks(loader)
-                if self.is_on:
-                    self.recorder.iterates()
+                if self.is_on and self._phase == Phase.ASKED:  # which may start workers
+                    self.counts.epochs += 1
+                    self._is_epoch_start = True
             return iterate(loader)
 
         return iterating
 
     def _next(self, get: Any) -> Any:
-        recorder = self.recorder
         hooks = self._module_hooks
         key = self._module_key
 
         def following(iterator: Any) -> Any:
-            if not self.is_on or get_ident() != recorder.thread:
+            if not self.is_on or get_ident() != self._thread:
                 return get(iterator)
             reads_ahead = hooks.pop(key, None) is not None  # the last batch was not used yet
-            if self._num_steps or recorder.counts.steps <= LAST_SAMPLED:
-                self._asks(None)
-                if not self.is_on:
-                    return get(iterator)
-            else:
-                recorder.asks(None)
+            self._asks(None)
+            if not self.is_on:
+                return get(iterator)
             try:
                 batch = get(iterator)
             except StopIteration:
-                recorder.has_no_more()
+                if self._phase != Phase.VALIDATION:
+                    self._clock.mark("wait")
+                    self._phase = Phase.OUTSIDE
                 self._stop_sampling()
                 if reads_ahead:
                     hooks[key] = self._module_hook
                 raise
-            recorder.gets(batch)
             hooks[key] = self._module_hook
-            if recorder.counts.steps <= LAST_SAMPLED and recorder.is_training:
-                self._begin_sampling(recorder.counts.steps)
+            if self._phase == Phase.VALIDATION:
+                self._clock.mark(VALIDATION)
+            else:
+                self._gets(batch)
             return batch
 
         return following
 
     def _asks(self, loader: DataLoader[Any] | None) -> None:
-        """Record that the script asks for an iterator or a batch.
+        """Record that the script asks for an iterator of ``loader``, or (None) for a batch.
 
         This may end the last wanted step. The hooks are then removed, and ``finish`` is called.
         """
-        recorder = self.recorder
-        is_early = recorder.counts.steps <= LAST_SAMPLED
+        is_early = self.counts.steps <= LAST_SAMPLED
         if is_early:
             self.calls.stop()
-        recorder.asks(loader)
-        if is_early and not recorder.is_training:
+        if self._phase != Phase.ASKED:  # for the iterator
+            now = time.perf_counter()
+            self._end_part(now)
+            root = self.root
+            in_eval = root is not None and not root.training and not self._trains_in_eval
+            self._phase = Phase.VALIDATION
+            if not in_eval and torch.is_grad_enabled():
+                self._phase = Phase.ASKED
+                self._asked_s = now
+                if loader is not None:  # ``or`` would ask for its length, which it may not know
+                    self.loader = loader
+        if is_early and self._phase == Phase.VALIDATION:
             self._stop_sampling()
-        if 0 < self._num_steps <= recorder.counts.steps:
+        if 0 < self._num_steps <= self.counts.steps:
             self.remove()
             self._finish()
 
-    def _begin_sampling(self, steps: int) -> None:
-        if not FIRST_STEP <= steps < FIRST_STEP + NUM_SAMPLED:
-            self._stop_sampling()
-        elif not self._samples:
-            self._samples = True
-            self._sampler.start()
-        if steps == SAMPLED_STEP:
-            self.calls.start()
+    def _gets(self, batch: Any) -> None:
+        """Record that a training batch has come."""
+        self._clock.mark("wait")
+        self._phase = Phase.BATCH
+        self._got_s = now = time.perf_counter()
+        steps = self.counts.steps
+        if steps % CPU_EVERY == 0:
+            self._got_cpu_s = time.process_time()
+        if self._is_epoch_start:
+            self._is_epoch_start = False
+            self.counts.start_s.append(now - self._asked_s)
+        while isinstance(batch, NESTS) and batch:
+            batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+        # The length of the first tensor.
+        self._open_records += batch.shape[0] if isinstance(batch, Tensor) and batch.dim() else 1
+        if steps <= LAST_SAMPLED:
+            if not FIRST_STEP <= steps < FIRST_STEP + NUM_SAMPLED:
+                self._stop_sampling()
+            elif not self._samples:
+                self._samples = True
+                self._sampler.start()
+            if steps == SAMPLED_STEP:
+                self.calls.start()
+
+    def _stop_sampling(self) -> None:
+        """Stop until the next training batch, because what follows is no part of a step."""
+        if self._samples:
+            self._samples = False
+            self._sampler.stop()
+
+    def _before_module(self, module: nn.Module, inputs: Any) -> None:
+        """Record the first call since a batch of a module that has parameters."""
+        if torch.compiler.is_compiling() or not self._is_watched():
+            return
+        if module is not self.root:
+            parameter = next(module.parameters(), None)
+            if parameter is None:
+                return
+            if self._phase != Phase.VALIDATION:
+                if parameter.device.type != self.device.type and self._is_first:
+                    self._clock = make_clock(parameter.device)  # that of a GPU
+                self.device, self.root = parameter.device, module
+        if self._phase != Phase.VALIDATION:
+            self._clock.mark("copy")
+            self._phase = Phase.FORWARD
+        self._disarm()
 
     def _backward(self, backward: Any) -> Any:
-        recorder = self.recorder
-
         def watched(*args: Any, **kwargs: Any) -> None:
-            if not self.is_on or get_ident() != recorder.thread:
+            if not self.is_on or get_ident() != self._thread:
                 backward(*args, **kwargs)
                 return
             self._disarm()
-            recorder.begins_backward()
+            self._depth += 1
+            if self._depth == 1:
+                if self._phase == Phase.VALIDATION and self.root is not None:
+                    self._trains_in_eval = not self.root.training  # as with frozen batch norm
+                self._clock.mark("forward")
             try:
                 backward(*args, **kwargs)
             finally:
-                recorder.ends_backward()
+                self._depth -= 1
+                if self._depth == 0:
+                    self._clock.mark("backward")
+                    self._phase = Phase.BACKWARD
 
         return watched
 
-    def _disarm(self) -> None:
-        self._module_hooks.pop(self._module_key, None)
-
-    def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling() or not self._is_watched():
-            return
-        if self.recorder.calls(module):
-            self._disarm()
-
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Record that an optimizer has stepped. Its span begins where backward has ended."""
         if self._is_watched():
-            self.recorder.ends_optimizer()
+            if not self._has_stepped:  # batches were counted as steps
+                self._has_stepped = self._is_first = True
+            self._clock.mark("optimizer")
+            self._phase = Phase.STEPPED
+
+    def _end_part(self, now: float) -> None:
+        """Name the time since the last mark by what the script did last."""
+        is_computing = self._phase in (Phase.BACKWARD, Phase.STEPPED)
+        counts = self.counts
+        if not counts.before_s:  # forget what came before the first batch
+            counts.before_s = time.perf_counter() - self._began_s
+            self._clock.mark(OUTSIDE)
+            self._clock.spans()
+            self._phase = Phase.OUTSIDE
+        elif self._phase == Phase.OUTSIDE:
+            self._clock.mark(OUTSIDE)
+        elif self._phase == Phase.VALIDATION:
+            self._clock.mark(VALIDATION)
+        elif self._phase == Phase.STEPPED or not self._has_stepped:
+            self._clock.mark(STEP_ENDS)
+            if is_computing:
+                counts.steps += 1
+                counts.records += self._open_records
+                self._open_records = 0
+                if self._is_first:  # what was measured so far is forgotten
+                    self._is_first = False
+                    spans = self.spans()
+                    others = (OUTSIDE, VALIDATION)
+                    counts.first_s = sum(s.total_s for n, s in spans.items() if n not in others)
+                    counts.steps = counts.records = 0
+                    counts.compute_s = counts.compute_cpu_s = 0.0
+        else:
+            self._clock.mark(OTHER)
+        if is_computing and self._got_cpu_s and counts.steps:
+            counts.compute_s += now - self._got_s
+            counts.compute_cpu_s += time.process_time() - self._got_cpu_s
+            self._got_cpu_s = 0.0

@@ -117,8 +117,7 @@ class Watch:
         from framework.measure.machine_watch import MachineWatch  # noqa: PLC0415
 
         self._machine = MachineWatch()
-        recorder = torch_hooks.StepRecorder()
-        self._hooks = torch_hooks.TorchHooks(recorder, self._asked.steps, self._report)
+        self._hooks = torch_hooks.TorchHooks(self._asked.steps, self._report)
         self._hooks.install()
 
     def finish(self, error: BaseException | None) -> None:
@@ -132,7 +131,7 @@ class Watch:
                 failed = error is not None and not isinstance(error, SystemExit | KeyboardInterrupt)
                 self._report(may_read=not failed)
         finally:
-            self._hooks.recorder.loader = None  # ends its workers, as the end of the script would
+            self._hooks.loader = None  # ends its workers, as the end of the script would
 
     def say(self, line: str) -> None:
         """Print a line, if this is the first rank."""
@@ -142,7 +141,7 @@ class Watch:
     def _report(self, may_read: bool = True) -> None:
         if not self._is_first:
             return
-        self._hooks.recorder.end()  # before anything is imported, which takes time
+        self._hooks.end()  # before anything is imported, which takes time
         from framework.commands.watch.measure_script import gather_script_facts  # noqa: PLC0415
         from framework.diagnosis.print_facts import show_watch, watch_json  # noqa: PLC0415
         from framework.system.durable import write_json  # noqa: PLC0415

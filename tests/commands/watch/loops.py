@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from framework.commands.watch.torch_hooks import StepRecorder, TorchHooks
+from framework.commands.watch.torch_hooks import TorchHooks
 
 PAUSE_S = 0.05
 
@@ -43,12 +43,12 @@ class Pausing(nn.Module):
 @contextmanager
 def hooked(num_steps=0, finish=lambda: None):
     """Install the hooks around a loop, and yield them."""
-    hooks = TorchHooks(StepRecorder(), num_steps, finish)
+    hooks = TorchHooks(num_steps, finish)
     hooks.install()
     try:
         yield hooks
     finally:
-        hooks.recorder.end()
+        hooks.end()
         hooks.remove()
 
 

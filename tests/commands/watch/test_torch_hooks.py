@@ -8,13 +8,12 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils.data import DataLoader, IterableDataset, dataloader
 
-from framework.commands.watch.torch_hooks import StepRecorder
 from framework.contracts.span import shares
 from tests.commands.watch.loops import PAUSE_S, Pausing, hooked, loader, train, validate
 
 
 def largest(hooks):
-    known = shares({n: s for n, s in hooks.recorder.spans().items() if n != "outside"})
+    known = shares({n: s for n, s in hooks.spans().items() if n != "outside"})
     return max(known, key=lambda name: known[name])
 
 
@@ -37,8 +36,8 @@ class Unsized(IterableDataset):
 def test_a_loader_without_a_length_is_watched(workers):
     with hooked() as hooks:
         train(DataLoader(Unsized(), batch_size=2, num_workers=workers), Pausing(), epochs=2)
-    assert hooks.recorder.counts.epochs == 2
-    assert hooks.recorder.counts.steps == 7  # of eight: the first one is not measured
+    assert hooks.counts.epochs == 2
+    assert hooks.counts.steps == 7  # of eight: the first one is not measured
 
 
 def test_a_slow_optimizer_is_optimizer():
@@ -75,18 +74,18 @@ def test_validation_is_distinguished_by_the_mode_of_the_model():
         for _ in range(2):
             train(loader(), model)
             validate(loader(4, PAUSE_S), model)
-    spans = hooks.recorder.spans()
+    spans = hooks.spans()
     assert spans["validation"].total_s > 8 * PAUSE_S
     assert spans["wait"].total_s < 8 * PAUSE_S
-    assert hooks.recorder.counts.steps == 7  # all but the first
-    assert hooks.recorder.counts.epochs == 2
+    assert hooks.counts.steps == 7  # all but the first
+    assert hooks.counts.epochs == 2
 
 
 def test_accumulated_batches_are_one_step():
     with hooked() as hooks:
         train(loader(16), Pausing(), accumulate=4)
-    assert hooks.recorder.counts.steps == 1
-    assert hooks.recorder.counts.records == 8
+    assert hooks.counts.steps == 1
+    assert hooks.counts.records == 8
 
 
 def test_inner_modules_are_called_without_hooks():
@@ -98,7 +97,7 @@ def test_inner_modules_are_called_without_hooks():
     with hooked() as hooks:
         train(loader(), model)
     assert set(seen) == {0}
-    assert hooks.recorder.root is model
+    assert hooks.root is model
 
 
 def test_everything_is_put_back():
@@ -127,7 +126,7 @@ def test_after_so_many_steps_the_hooks_are_gone():
     with hooked(num_steps=3, finish=lambda: steps.append(1)) as hooks:
         train(loader(40), Pausing(), epochs=2)
     assert steps == [1]
-    assert hooks.recorder.counts.steps == 3
+    assert hooks.counts.steps == 3
 
 
 @pytest.mark.slow
@@ -137,7 +136,7 @@ def test_a_compiled_model_is_one_call():
     model = torch.compile(nn.Linear(3, 2), backend="eager")
     with hooked() as hooks:
         train(loader(), model, epochs=3)
-    assert hooks.recorder.root is model
+    assert hooks.root is model
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
     torch._dynamo.reset()
 
@@ -149,7 +148,7 @@ def test_batches_of_other_threads_are_not_steps():
         thread = Thread(target=train, args=(loader(), Pausing()))
         thread.start()
         thread.join()
-    assert hooks.recorder.counts.steps == 0
+    assert hooks.counts.steps == 0
 
 
 def test_the_line_that_takes_a_step_is_named():
@@ -173,54 +172,30 @@ def test_validation_between_steps_is_no_part_of_a_step():
     assert "__getitem__" not in [line.function for line in hooks.lines()]
 
 
-BATCH = (torch.zeros(4, 3), torch.zeros(4))
-
-
-def one_step(recorder, module):
-    recorder.asks(None)
-    recorder.gets(BATCH)
-    recorder.calls(module)
-    recorder.begins_backward()
-    recorder.ends_backward()
-    recorder.ends_optimizer()
-
-
-def test_the_first_step_is_not_measured():
-    recorder = StepRecorder()
-    for _ in range(3):
-        one_step(recorder, nn.Linear(3, 2))
-    recorder.end()
-    assert (recorder.counts.steps, recorder.counts.records) == (2, 8)
-    assert recorder.counts.first_s > 0
-    assert set(recorder.spans()) >= {"wait", "copy", "forward", "backward", "optimizer", "other"}
-
-
 def test_the_records_of_a_step_that_does_not_end_are_not_counted():
-    recorder = StepRecorder()
-    for _ in range(3):
-        one_step(recorder, nn.Linear(3, 2))
-    recorder.asks(None)
-    recorder.gets(BATCH)
-    recorder.end()
-    assert (recorder.counts.steps, recorder.counts.records) == (2, 8)
+    with hooked() as hooks:
+        train(loader(6), Pausing())
+        next(iter(loader()))
+    assert (hooks.counts.steps, hooks.counts.records) == (2, 4)
+    assert hooks.counts.first_s > 0  # the first step is not measured
+    assert set(hooks.spans()) >= {"wait", "copy", "forward", "backward", "optimizer", "other"}
 
 
 def test_steps_without_an_optimizer_of_torch_end_with_backward():
-    recorder = StepRecorder()
-    for _ in range(3):
-        recorder.asks(None)
-        recorder.gets(BATCH)
-        recorder.begins_backward()
-        recorder.ends_backward()
-    recorder.end()
-    assert recorder.counts.steps == 2
+    model = Pausing()
+    with hooked() as hooks:
+        for inputs, _ in loader(6):
+            model(inputs).sum().backward()
+    assert hooks.counts.steps == 2
 
 
 def test_a_model_that_trains_in_eval_mode_is_still_training():
-    recorder = StepRecorder()
-    model = nn.Linear(3, 2).eval()
-    for _ in range(5):
-        one_step(recorder, model)
-    recorder.end()
-    assert recorder.counts.steps == 4
-    assert recorder.spans()["wait"].num_steps >= 3
+    model = Pausing()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model.eval()
+    with hooked() as hooks:
+        for inputs, _ in loader(10):
+            model(inputs).sum().backward()
+            optimizer.step()
+    assert hooks.counts.steps >= 3
+    assert hooks.spans()["wait"].num_steps >= 3
