@@ -195,13 +195,13 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
             parts=("copy",),
         )
     move = f"Move it to {facts.gpu}, which processes a whole batch in one call"
-    if facts.slow_rate and facts.has_function and facts.prepare_plain:
+    if facts.slow_rate and facts.has_function and facts.function_share:
         yield Verdict(
             "augment_on_device",
             f"The transform's function takes {100 * facts.function_share:.0f} % of preparing a "
             "record on the host.",
             f"{move}.",
-            gain(facts, load_s=facts.batch_size / facts.prepare_plain),
+            gain(facts, load_s=max(1e-9, facts.load_s * (1 - facts.function_share))),
             edit="an augment (uint8 [B, C, H, W] on the device) that does what the function does, "
             "such as augment=color_jitter, or your own class with __call__(batch, draws)",
             learns=True,

@@ -207,7 +207,6 @@ class Facts:
     prepare_system_cores: float = 0.0  # those of them that the system took, as for page faults
     prepare_two: float | None = None  # the same in two threads together
     two_cores: float = 2.0  # speedup of two threads without a lock, on these cores as they are
-    prepare_plain: float | None = None  # preparing with a function that does nothing
     copy: float | None = None  # from host to device
     wait: float = 0.0  # share of training spent waiting
     spread: float = 0.0  # half the interquartile range of `whole`, as a share of the median
@@ -321,7 +320,7 @@ class Facts:
     @property
     def function_share(self) -> float:
         """The share of preparing a record that the transform's function takes."""
-        return max(0.0, 1 - (self.prepare or math.inf) / (self.prepare_plain or 1e-9))
+        return self.python.get("transform", 0.0)
 
     @property
     def lock_share(self) -> float:

@@ -68,7 +68,6 @@ def part_rows(facts: Facts) -> list[list[str]]:
         ("reading the store", facts.read, reading, "not measured"),
         ("+ decoding, transforming", facts.prepare, "one thread", "not measured"),
         ("  the same, two threads", facts.prepare_two, lock, ""),
-        ("  if your function did nothing", facts.prepare_plain, "one thread", ""),
         ("+ workers and loader", facts.loader_rate, f"{workers}, {facts.loader}", ""),
         ("copying to the device", facts.copy, "from page-locked memory", no_copy),
         (other, facts.other, "repeating one batch", ""),

@@ -174,12 +174,9 @@ def python_in_step(facts: Facts) -> Iterator[Verdict]:
 
 def python_in_transform(facts: Facts) -> Iterator[Verdict]:
     """Detect that the transform's or Dataset's own Python takes much of preparing a record."""
-    share = facts.python.get("transform", 0.0)
+    share = facts.function_share
     if not facts.has_function or not facts.slow_rate or share < PYTHON_SHARE:
         return
-    load_s = facts.load_s * (1 - share)
-    if facts.prepare_plain is not None:  # measured without the function
-        load_s = facts.batch_size / facts.prepare_plain
     is_dataset = facts.storage is not None and facts.storage.form == "dataset"
     where, edit = _line_of(facts, "transform")
     yield Verdict(
@@ -187,7 +184,7 @@ def python_in_transform(facts: Facts) -> Iterator[Verdict]:
         f"Python code of the {'Dataset' if is_dataset else 'transform'} takes "
         f"{100 * share:.0f} % of preparing a record{where}.",
         "Use NumPy, OpenCV or torch on whole images, or transform=..., or augment=... on a GPU.",
-        gain(facts, load_s=max(load_s, 1e-9)),
+        gain(facts, load_s=max(facts.load_s * (1 - share), 1e-9)),
         edit=edit,
         parts=("wait",),
     )

@@ -39,11 +39,6 @@ def checked(images: Images, result: Any, name: str) -> Images:
     return {field: np.ascontiguousarray(result[field]) for field in images}
 
 
-def unchanged(images: Images, rng: np.random.Generator) -> Images:
-    """Return the images: what remains to do if a user's function takes no time."""
-    return images
-
-
 @final
 class Change:
     """A user's function as a ``RecordFunction``. It is picklable if the function is."""

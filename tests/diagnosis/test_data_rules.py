@@ -34,10 +34,10 @@ FULL = {"own_cores": 3.8}
         ("processes", {**LOCKED}, ("workers.kind=process", "workers.num=4")),
         (
             "processes",
-            {"has_function": True, "prepare_plain": 3000.0},
+            {"has_function": True, "python": {"transform": 0.9}},
             ("workers.kind=process", "workers.num=4"),
         ),
-        ("processes", {"has_function": True, "prepare_plain": 400.0}, None),
+        ("processes", {"has_function": True, "python": {"transform": 0.25}}, None),
         ("processes", {}, None),
         ("processes", {**LOCKED, "kind": "process"}, None),
         ("processes", {**LOCKED, **FINE}, None),
@@ -81,7 +81,7 @@ def test_a_rule_speaks_if_and_only_if_it_should(rule, changes, wanted):
 
 
 def test_a_function_on_the_host_is_advised_to_move_to_the_gpu_in_words():
-    changes = {"has_function": True, "prepare_plain": 3000.0}
+    changes = {"has_function": True, "python": {"transform": 0.9}}
     verdict = verdict_of("augment_on_device", {**CUDA, **changes})
     assert verdict.overrides == ()
     assert "augment" in verdict.edit

@@ -55,13 +55,11 @@ GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may ta
 NUM_WINDOWS = 5
 SLOW_STEPS = 5
 GROWTH = 8  # a tiny batch is compared with one so many times as large, another with half of it
-UNCHANGED = "framework.transform.function.unchanged"
 # Shares of the given seconds. The burn-in is added to most of the others.
 BURN_IN = 0.03
 READ = 0.05
 PREPARE = 0.06
 TWO = 0.05
-PLAIN = 0.04
 LOADER = 0.12
 COMPUTE = 0.18
 OTHER = 0.08
@@ -117,7 +115,7 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
         if isinstance(source, StoreSource):
             # First, since reading fills the page cache.
             known["storage"] = storage_of(source.store, probe.config)
-            known |= _alone(setting, source, seconds, say)
+            known |= _alone(source, seconds, say)
         elif isinstance(source, DatasetSource):
             known["storage"] = storage_of_items(source, probe.config)
             say("making items")  # in this thread: no other one may share the Dataset
@@ -193,15 +191,15 @@ def _pooled(rates: list[Rate]) -> Rate:
     return Rate(windows, spans_s, fmean(rate.busy_cores for rate in rates))
 
 
-def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
+def _alone(source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
     """Measure reading, decoding and transforming in one thread like a worker's.
 
     The main thread would share its work among all cores.
     """
-    store, function = source.store, source.read.transform.function
-    views = tuple(source.read.views)
+    store, views = source.store, tuple(source.read.views)
     has_images = any(field.encoding == "image" for field in store.manifest.fields.values())
-    size = SLICE if has_images or function is not None else source.order.batch_size
+    has_function = source.read.transform.function is not None
+    size = SLICE if has_images or has_function else source.order.batch_size
     indices = _indices(source.order, size)
     rates: dict[str, Any] = {}
     say("reading")
@@ -224,15 +222,6 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
 
         two, _ = _rate_in_threads(work, parts, TWO * seconds / 2, 2)
         rates["two_cores"] = two / _rate_in_threads(work, parts, TWO * seconds / 2)[0]
-    transform = setting.config["transform"]
-    if function is not None and "geometry" in transform:
-        transform = {**transform, "function": {"_target_": UNCHANGED, "_partial_": True}}
-        config = {**setting.config, "transform": transform}
-        plain = setting._replace(config=config, allowed=(*setting.allowed, UNCHANGED))
-        with closing(plain.probe()) as probe:
-            prepare = _preparing(probe.assembly.train_source)
-            indices = _indices(source.order, SLICE)
-            rates["prepare_plain"], _ = _rate_in_threads(prepare, indices, PLAIN * seconds)
     return rates
 
 
@@ -515,12 +504,12 @@ def storage_of_items(source: DatasetSource, config: Config) -> Storage:
     sample = source.read(Request(0, indices, training=False))
     indices = sample.pop("index")
     words = ""
-    fits = all(  # a store has numbers and texts
+    fits = form.collate is None and all(  # a store has numbers and texts
         isinstance(column, Tensor) or all(isinstance(value, str) for value in column)
         for name, column in sample.items()
         if name not in form.ragged
     )
-    if form.collate is None and fits:
+    if fits:
         words = f"paceline pack input=dataset 'input.dataset={block_words(data['train'])}'"
         if form.names is not None:
             words += f" 'input.fields={block_words(list(form.names))}'"
