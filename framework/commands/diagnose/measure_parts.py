@@ -28,8 +28,7 @@ from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
 from framework.contracts.span import waiting_share
 from framework.contracts.waits import slow_block
-from framework.data.dataset import DatasetSource
-from framework.data.requests import Request
+from framework.data import dataset, requests
 from framework.data.source import StoreSource, WorkerSource
 from framework.diagnosis.facts import Facts, Storage
 from framework.diagnosis.step_rules import TINY
@@ -39,17 +38,16 @@ from framework.measure.machine_watch import MachineUse, MachineWatch
 from framework.measure.statistics import median
 from framework.media.header import BadImage, ImageHeader, read_header
 from framework.order.batches import Order, spread
-from framework.store.folder_store import FolderStore
-from framework.store.hdf5_store import HDF5Store
-from framework.store.lmdb_store import LMDBStore
-from framework.store.open_store import ShardedStore, files_of
-from framework.store.staging import cached_share
-from framework.store.values import RAGGED
+from framework.store import folder_store, hdf5_store, lmdb_store, open_store, staging, values
 from framework.system.native import limit_threads
 from framework.trials.probe import Config, Probe, Rate
 
 NUM_SAMPLES = 64  # records whose size is looked at
-FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "lmdb"}
+FORMS: dict[type, str] = {
+    folder_store.FolderStore: "folder",
+    hdf5_store.HDF5Store: "hdf5",
+    lmdb_store.LMDBStore: "lmdb",
+}
 SLICE = 16  # images prepared at a time in one thread, so that a second holds several slices
 GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may take
 NUM_WINDOWS = 5
@@ -116,7 +114,7 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
             # First, since reading fills the page cache.
             known["storage"] = storage_of(source.store, probe.config)
             known |= _alone(source, seconds, say)
-        elif isinstance(source, DatasetSource):
+        elif isinstance(source, dataset.DatasetSource):
             known["storage"] = storage_of_items(source, probe.config)
             say("making items")  # in this thread: no other one may share the Dataset
             items = _indices(source.order, SLICE)
@@ -226,8 +224,8 @@ def _alone(source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
 
 
 def _preparing(source: Source) -> Action:
-    assert isinstance(source, StoreSource | DatasetSource)
-    return lambda part: source.read(Request(0, part, training=True))
+    assert isinstance(source, StoreSource | dataset.DatasetSource)
+    return lambda part: source.read(requests.Request(0, part, training=True))
 
 
 def _indices(order: Order, size: int) -> Iterator[Tensor]:
@@ -299,7 +297,7 @@ def settings_of(probe: Probe) -> dict[str, Any]:
         "kind": kind,
         **{name: str(config[name]["_target_"]).split(".")[-2] for name in groups},
         "size": transform.size and tuple(map(int, transform.size)),
-        "has_function": transform.function is not None or isinstance(source, DatasetSource),
+        "has_function": transform.function is not None or isinstance(source, dataset.DatasetSource),
         "shuffle": config["shuffle"],
         "block": config["order"].get("block_records"),
         "staged": config["data"].get("stage") in ("ram", "device"),
@@ -405,11 +403,15 @@ def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
         return None
     store, draw = source.store, random.Random(0)  # noqa: S311  # no secret
     num_records = store.manifest.num_records
-    if isinstance(store, FolderStore):
+    if isinstance(store, folder_store.FolderStore):
         numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
         names = map(store.name, numbers)
         return disk_rate([Piece(name, 0, os.path.getsize(name)) for name in names], seconds)
-    files = [file for file in files_of(str(probe.config["data"]["train"])) if os.path.isfile(file)]
+    files = [
+        file
+        for file in open_store.files_of(str(probe.config["data"]["train"]))
+        if os.path.isfile(file)
+    ]
     if not files:
         return None
     # Pieces of the largest file, each as long as the mean record. A shard has some of the records.
@@ -426,13 +428,13 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
     paths = {split_of(name): str(given) for name, given in val_sets(config["data"]).items()}
     paths = {"train": path, **paths}
     num_records = store.manifest.num_records
-    first = store.first if isinstance(store, ShardedStore) else store
+    first = store.first if isinstance(store, open_store.ShardedStore) else store
     form = FORMS.get(type(first), "other")
     indices = spread(num_records, min(NUM_SAMPLES, num_records))
-    files = [file for file in files_of(path) if os.path.isfile(file)]
+    files = [file for file in open_store.files_of(path) if os.path.isfile(file)]
     if form == "folder":
         files = [store.name(index) for index in indices.tolist()]
-    cached = cached_share(files)
+    cached = staging.cached_share(files)
     records = store.read(indices)
     free_bytes = math.inf
     with suppress(OSError):  # it may be no path
@@ -444,7 +446,7 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         record_bytes=touch(records) / len(indices),
         disk=disk_kind(path) if os.path.exists(path) else "unknown (no such path)",
         cached=cached,
-        chunk_records=first.chunk_records if isinstance(first, HDF5Store) else None,
+        chunk_records=first.chunk_records if isinstance(first, hdf5_store.HDF5Store) else None,
         targets={split: (given, free_target(given)) for split, given in paths.items()},
         follow_links=config["data"].get("follow_links"),
         free_bytes=free_bytes,
@@ -455,11 +457,11 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
 def touch(records: dict[str, Any]) -> int:
     """Return the bytes of the records and copy each, since mapped memory is read only if used."""
     total = 0
-    for values in records.values():
-        if isinstance(values, Tensor):
-            total += values.nbytes
+    for column in records.values():
+        if isinstance(column, Tensor):
+            total += column.nbytes
         else:
-            total += sum(len(memoryview(value).tobytes()) for value in values)
+            total += sum(len(memoryview(value).tobytes()) for value in column)
     return total
 
 
@@ -497,11 +499,11 @@ def free_target(path: str) -> str:
     return next(name for name in targets if not any(Path(name + end).exists() for end in endings))
 
 
-def storage_of_items(source: DatasetSource, config: Config) -> Storage:
+def storage_of_items(source: dataset.DatasetSource, config: Config) -> Storage:
     """Describe a Dataset by a sample."""
     data, form = config["data"], source.read.form
     indices = next(iter(source.order.shares(0))).indices[:SLICE]
-    sample = source.read(Request(0, indices, training=False))
+    sample = source.read(requests.Request(0, indices, training=False))
     indices = sample.pop("index")
     words = ""
     fits = form.collate is None and all(  # a store has numbers and texts
@@ -514,7 +516,7 @@ def storage_of_items(source: DatasetSource, config: Config) -> Storage:
         if form.names is not None:
             words += f" 'input.fields={block_words(list(form.names))}'"
         if form.ragged:
-            words += f" 'input.kinds={block_words(dict.fromkeys(form.ragged, RAGGED))}'"
+            words += f" 'input.kinds={block_words(dict.fromkeys(form.ragged, values.RAGGED))}'"
         words += " output.path=packed.h5"
     return Storage(
         path=data_name(data["train"]),

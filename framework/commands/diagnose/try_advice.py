@@ -16,16 +16,11 @@ from framework.diagnosis.findings import ENDINGS, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, verdicts_of
 from framework.diagnosis.step_rules import BESIDE
 from framework.errors import PacelineError
-from framework.input.folder import FolderInput
-from framework.input.store import StoreInput
+from framework.input import folder, store
 from framework.measure.statistics import LEAST_GAIN, Pairs, take_turns
 from framework.order.permutation import permutation
-from framework.pack.images import Preparation
-from framework.pack.jobs import chunk_bytes
-from framework.pack.pack_store import pack
-from framework.pack.packing import MakeWriter, Packing
-from framework.store.hdf5_store import HDF5Writer
-from framework.store.lmdb_store import LMDBWriter
+from framework.pack import images, jobs, pack_store, packing
+from framework.store import hdf5_store, lmdb_store
 from framework.system.stopping import scratch_folder
 
 NUM_TRIALS = 4
@@ -39,9 +34,6 @@ TRIAL_SHARE = 0.03
 BURN_SHARE = 0.02
 APPLY_SHARE = 0.08
 SAMPLE_BATCHES = 16
-# If packing takes longer, `apply` packs a sample for so many seconds instead.
-LONGEST_PACKING_S = 120.0
-SAMPLE_PACKING_S = 20.0
 # Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
 UNTRIED = {"cold_disk", "network_disk", "compile_model"}
 LEAST_TIMES = 10  # in a trial, that what happens only every so often must happen to be tried
@@ -52,7 +44,10 @@ NUM_WINDOWS = 4  # of a trial
 FIRST_EPOCH = 1000
 RUN = 8  # neighbors read together, since a chunk or a place on the disk serves all of them
 LARGEST_BYTES = 512 << 20
-WRITERS: dict[str, MakeWriter] = {"hdf5": HDF5Writer, "lmdb": LMDBWriter}
+WRITERS: dict[str, packing.MakeWriter] = {
+    "hdf5": hdf5_store.HDF5Writer,
+    "lmdb": lmdb_store.LMDBWriter,
+}
 
 Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
 # Returns the records per second of a setting, from the seconds, the burn-in, and how many were
@@ -149,12 +144,23 @@ class _Trials:
         return list(by_rule.values())
 
     def _try(self, verdict: Verdict, folder: str) -> Verdict:
-        """Return the verdict with the measured gain."""
-        if verdict.repack is not None:
+        """Return the verdict with the measured gain, and what packing all would take.
+
+        A sample is packed in ``folder``.
+        """
+        repack, words = verdict.repack, [*verdict.overrides, *verdict.trial]
+        if repack is not None and self._facts.storage is not None:
             self._say(f"packing a sample to try {verdict.rule}")
             os.mkdir(folder)
-        sample_s = SAMPLE_SHARE * self._seconds
-        setting, verdict = trial_of(verdict, self._facts, self._compose, folder, sample_s)
+            num_records = self._facts.storage.num_records
+            # Not more than the store has: epochs of few steps are slower, before and after packing.
+            wanted = min(SAMPLE_BATCHES * self._facts.batch_size, num_records)
+            path = f"{folder}/sample{ENDINGS[repack.output]}"
+            record_s, size = write_sample(repack, path, wanted, SAMPLE_SHARE * self._seconds)
+            pack_s = record_s * num_records / self._facts.num_cores
+            verdict = replace(verdict, pack_s=pack_s, disk_bytes=size * num_records)
+            words = [f"data={repack.output}", f"data.train={path}", f"data.val={path}", *words]
+        setting = self._compose(words)._replace(threads=verdict.threads)
         self._say(f"trying {verdict.rule}")
         rate_of = _rate_of(verdict)
         if rate_of not in self._last:
@@ -182,53 +188,21 @@ class _Trials:
         return rate
 
 
-def trial_of(
-    verdict: Verdict, facts: Facts, compose: Compose, folder: str, seconds: float
-) -> tuple[Setting, Verdict]:
-    """Return a setting that tries the advice, and the verdict with what packing all would take.
-
-    A store is packed in ``folder`` for about ``seconds``, which makes a sample.
-    """
-    if verdict.repack is None or facts.storage is None:
-        words = (*verdict.overrides, *verdict.trial)
-        return compose(words)._replace(threads=verdict.threads), verdict
-    num_records = facts.storage.num_records
-    # Not more than the store has: epochs of few steps are slower, before and after packing.
-    wanted = min(SAMPLE_BATCHES * facts.batch_size, num_records)
-    path = f"{folder}/sample{ENDINGS[verdict.repack.output]}"
-    record_s, record_bytes = write_sample(verdict.repack, path, wanted, seconds)
-    data = [f"data={verdict.repack.output}", f"data.train={path}", f"data.val={path}"]
-    pack_s = record_s * num_records / facts.num_cores
-    packed = replace(verdict, pack_s=pack_s, disk_bytes=record_bytes * num_records)
-    return compose([*data, *verdict.overrides]), packed
-
-
 def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagnosis:
-    """Compare the best advice with the present settings.
-
-    A store is packed to where the advice says. If this takes too long, a sample is packed in a
-    temporary folder instead.
-    """
+    """Compare the best advice with the present settings. A store is packed as the advice says."""
     verdict = diagnosis.best
     if verdict is None or not verdict.can_try:
         return diagnosis
-    with scratch_folder("paceline-diagnose-") as folder:
-        note = ""
-        if verdict.repack is not None:
-            say("packing")
-        if verdict.pack_s > LONGEST_PACKING_S:
-            after, _ = trial_of(verdict, diagnosis.facts, compose, folder, SAMPLE_PACKING_S)
-            note = f"on a sample: packing all takes about {verdict.pack_s / 60:.0f} minutes"
-        else:
-            if verdict.repack is not None:
-                pack_all(verdict.repack)
-                targets = [target for _, target in verdict.repack.paths.values()]
-                note = f"packed: {', '.join(targets)}"
-            after = compose(verdict.words)._replace(threads=verdict.threads)
-        say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
-        timing = (APPLY_SHARE * seconds, BURN_SHARE * seconds)
-        settings, rate_of, numbers = (compose(()), after), _rate_of(verdict), count(2 * NUM_TRIALS)
-        pairs = take_turns(lambda side: rate_of(settings[side], *timing, next(numbers)), PAIRS)
+    note = ""
+    if verdict.repack is not None:
+        say("packing")
+        pack_all(verdict.repack)
+        note = f"packed: {', '.join(target for _, target in verdict.repack.paths.values())}"
+    settings = (compose(()), compose(verdict.words)._replace(threads=verdict.threads))
+    say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
+    timing = (APPLY_SHARE * seconds, BURN_SHARE * seconds)
+    rate_of, numbers = _rate_of(verdict), count(2 * NUM_TRIALS)
+    pairs = take_turns(lambda side: rate_of(settings[side], *timing, next(numbers)), PAIRS)
     return replace(diagnosis, applied=Applied(verdict, pairs, note))
 
 
@@ -253,7 +227,7 @@ def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tupl
     Return the seconds to pack a record, and the bytes of a packed one.
     """
     source = _input(repack, repack.targets["train"][0])
-    prepare = Preparation(**repack.options)
+    prepare = images.Preparation(**repack.options)
     fields = prepare.fields(source)
     num_records = source.manifest.num_records
     starts = permutation(-(-num_records // RUN), 0, 0).tolist()
@@ -267,7 +241,7 @@ def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tupl
         chunks.append(prepare(source.read(first, min(first + RUN, num_records))))
         num_different += len(chunks[-1].keys)
     record_s = (time.perf_counter() - begin) / num_different
-    num_bytes = max(1, sum(map(chunk_bytes, chunks)))
+    num_bytes = max(1, sum(map(jobs.chunk_bytes, chunks)))
     times = max(1, min(-(-wanted // num_different), LARGEST_BYTES // num_bytes))
     total = num_different * times
     writer = WRITERS[repack.output](path, fields=fields, num_records=total)
@@ -286,11 +260,16 @@ def pack_all(repack: Repack) -> None:
     """Pack every split to its target."""
     for path, target in repack.paths.values():
         source = _input(repack, path)
-        pack(Packing(source, WRITERS[repack.output], target, Preparation(**repack.options)), None)
+        pack_store.pack(
+            packing.Packing(
+                source, WRITERS[repack.output], target, images.Preparation(**repack.options)
+            ),
+            None,
+        )
 
 
 def _input(repack: Repack, path: str) -> RecordInput:
-    made: Any = StoreInput(path)
+    made: Any = store.StoreInput(path)
     if repack.source == "folder":
-        made = FolderInput(path, None, None, repack.follow_links)
+        made = folder.FolderInput(path, None, None, repack.follow_links)
     return made
