@@ -9,14 +9,6 @@ from framework.diagnosis.step_rules import PYTHON_SLOWS
 from tests.diagnosis.cases import FINE, SLOWED, facts
 
 
-def test_a_verdict_knows_its_parts_and_keeps_its_prediction():
-    verdicts = verdicts_of(facts())
-    assert verdicts
-    assert all(verdict.parts == ("wait",) for verdict in verdicts)
-    assert all(verdict.modeled == verdict.gain for verdict in verdicts)
-    assert "forward" in verdicts_of(facts(**FINE))[0].parts
-
-
 def test_the_documentation_has_a_row_for_every_cause():
     page = (ROOT / "docs" / "diagnose.md").read_text().partition("## Every cause")[2]
     rows = re.findall(r"^\| `(\w+)` \|[^|]+\|[^|]+\|$", page.partition("\n## ")[0], re.MULTILINE)

@@ -7,8 +7,6 @@ from framework.diagnosis.findings import UNKNOWN, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis, rank_cause, verdicts_of
 from framework.diagnosis.print_facts import (
     advice_lines,
-    as_json,
-    fact_lines,
     part_rows,
     ranks_as_json,
     show,
@@ -53,13 +51,6 @@ def test_a_step_that_reading_slows_has_a_row_of_its_own():
     assert "  the same while data is read" not in [name for name, *_ in part_rows(facts())]
 
 
-def test_the_machine_and_the_store_are_described():
-    machine, store = fact_lines(facts())
-    assert "4 cores" in machine
-    assert "photos" in store
-    assert "300 x 400" in store
-
-
 def test_what_was_applied_stands_beside_what_was_predicted(capsys):
     comparison = Pairs((100.0, 100.0, 100.0), (140.0, 140.0, 140.0))
     show_applied(Applied(ADVICE, comparison, "on a sample"))
@@ -67,13 +58,6 @@ def test_what_was_applied_stands_beside_what_was_predicted(capsys):
     assert "on a sample" in out
     assert "predicted 1.50" in out
     assert "measured 1.40" in out
-
-
-def test_the_json_has_the_command_and_the_headroom():
-    plain = as_json(FOUND, ["seconds=1"])
-    assert plain["command"] == ["paceline", "diagnose", "seconds=1"]
-    assert plain["facts"]["headroom"] == FOUND.facts.headroom
-    assert plain["verdicts"][0]["rule"] == "raise_workers"
 
 
 def shown(capsys, **changes):

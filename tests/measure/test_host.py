@@ -2,10 +2,8 @@
 
 import math
 import mmap
-import multiprocessing
 import os
 import threading
-import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -14,7 +12,6 @@ import torch
 
 from framework.measure import host
 from framework.measure.host import (
-    ROOT,
     Cgroups,
     Throttle,
     cores_per_rank,
@@ -24,7 +21,6 @@ from framework.measure.host import (
     stay_beside,
     threads_per_rank,
 )
-from tests.forks import forked
 
 
 def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
@@ -175,53 +171,6 @@ def test_cached_files_count_as_free_memory(groups, own, files):
 def test_without_a_limit_there_is_no_figure(groups, own, files):
     assert groups(own, files).memory_limit_bytes() is None
     assert groups(own, files).available_memory_bytes() is None
-
-
-def _spin(pipe):
-    """Compute for half a second once it may begin, and send the figures of its groups."""
-    pipe.recv()
-    end = time.monotonic() + 0.5
-    while time.monotonic() < end:
-        pass
-    pipe.send((Cgroups().cores(), Cgroups().throttle().throttled, Cgroups().memory_limit_bytes()))
-
-
-@pytest.fixture
-def real_groups():
-    """Yield the folders of groups with a tenth of a core and 1 GiB.
-
-    They have the version of control groups that this machine has.
-    """
-    name = f"paceline-{os.getpid()}"
-    limits = {f"{name}/cpu.max": "10000 100000", f"{name}/memory.max": str(1 << 30)}
-    if not (ROOT / "cgroup.controllers").exists():
-        limits = {f"cpu/{name}/cpu.cfs_quota_us": "10000"}
-        limits[f"memory/{name}/memory.limit_in_bytes"] = str(1 << 30)
-    folders = list(dict.fromkeys((ROOT / file).parent for file in limits))
-    try:
-        for folder in folders:
-            folder.mkdir()
-        for file, text in limits.items():
-            (ROOT / file).write_text(text)
-        yield folders
-    except OSError as error:
-        pytest.skip(f"needs root and control groups that can be written: {error}")
-    finally:
-        for folder in folders:
-            with suppress(OSError):
-                folder.rmdir()
-
-
-def test_real_groups_are_read_and_their_quota_stops_a_process(real_groups):
-    here, there = multiprocessing.Pipe()
-    child = forked(_spin, there)
-    for folder in real_groups:
-        (folder / "cgroup.procs").write_text(str(child.pid))
-    here.send("go")
-    cores, throttled, memory = here.recv()
-    child.join()
-    assert (cores, memory) == (0.1, 1 << 30)
-    assert throttled > 0
 
 
 GPU = torch.device("cuda", 1)

@@ -5,7 +5,6 @@ from framework.measure.statistics import (
     PAIRED_LEVEL,
     Pairs,
     claim,
-    signed_rank_test,
     spread_share,
     take_turns,
 )
@@ -66,19 +65,6 @@ def test_repeats_that_ran_one_choice_after_the_other_prove_nothing():
     assert quiet_claim([SLOW, FAST], places=[[0.0] * 5, [0.0] * 5]).proved  # times are not known
 
 
-@pytest.mark.parametrize(
-    ("differences", "p"),
-    [
-        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], 1 / 128),
-        ([0.1, 0.2, 0.3, -0.4], 7 / 16),
-        ([-0.1, -0.2, -0.3, -0.4, 0.5], 25 / 32),
-        ([0.0, 0.0], 1.0),
-    ],
-)
-def test_the_signed_rank_test_asks_whether_differences_are_positive(differences, p):
-    assert signed_rank_test(differences) == pytest.approx(p)
-
-
 def pairs(*ratios: float) -> Pairs:
     return Pairs((100.0,) * len(ratios), tuple(100.0 * ratio for ratio in ratios))
 
@@ -94,10 +80,6 @@ def test_a_gain_too_small_to_matter_is_not_won_however_sure():
     sure = pairs(*[1.02 + number / 1000 for number in range(8)])
     assert sure.chance <= PAIRED_LEVEL
     assert not sure.is_won
-
-
-def test_a_gain_that_chance_explains_is_not_won():
-    assert not pairs(1.5, 0.8, 1.4, 0.7, 1.3, 0.9, 1.2, 1.1).is_won
 
 
 def test_the_gain_is_the_median_ratio_and_the_spread_half_the_quartiles_distance():

@@ -51,12 +51,6 @@ def test_what_cannot_be_is_one_line(words, number):
     assert done.code == (3 if number.startswith("D") else 2)
 
 
-def test_help_names_our_own_keys():
-    done = paceline("diagnose", "--help")
-    assert done.code == 0
-    assert all(key in done.out for key in ("apply", "seconds", "output"))
-
-
 @pytest.mark.parametrize(
     ("words", "changes", "wanted"),
     [
