@@ -201,7 +201,7 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
             f"The transform's function takes {100 * facts.function_share:.0f} % of preparing a "
             "record on the host.",
             f"{move}.",
-            gain(facts, load_s=max(1e-9, facts.load_s * (1 - facts.function_share))),
+            gain(facts, load_s=facts.load_s * (1 - facts.function_share)),
             edit="an augment (uint8 [B, C, H, W] on the device) that does what the function does, "
             "such as augment=color_jitter, or your own class with __call__(batch, draws)",
             learns=True,
@@ -354,7 +354,7 @@ def datasets_and_chunks(facts: Facts) -> Iterator[Verdict]:
             "order_block",
             f"{places} are read at random.",
             "Shuffle blocks of neighbors, and records within a window of blocks.",
-            gain(facts, load_s=max(facts.load_s - read_s * (1 - 1 / min(block, 8)), 1e-9)),
+            gain(facts, load_s=max(facts.load_s - read_s * (1 - 1 / min(block, 8)), 0.0)),
             ("order=block", f"order.block_records={block}", "order.window_blocks=4"),
             learns=True,
         )

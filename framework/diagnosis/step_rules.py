@@ -184,7 +184,7 @@ def python_in_transform(facts: Facts) -> Iterator[Verdict]:
         f"Python code of the {'Dataset' if is_dataset else 'transform'} takes "
         f"{100 * share:.0f} % of preparing a record{where}.",
         "Use NumPy, OpenCV or torch on whole images, or transform=..., or augment=... on a GPU.",
-        gain(facts, load_s=max(facts.load_s * (1 - share), 1e-9)),
+        gain(facts, load_s=facts.load_s * (1 - share)),
         edit=edit,
         parts=("wait",),
     )

@@ -45,7 +45,6 @@ SECONDS = "seconds"  # the key in a job's configuration that says how long to me
 REPORT_EVERY = 10  # steps
 FIRST_STEPS = 10  # that do not count, equally many on all ranks
 LEAST_STEPS = 20  # that are measured, however long they take
-MOST_STEPS = 2000  # whose sizes are kept
 # Shares of the given seconds.
 WHOLE = 0.6
 UNSYNCED = 0.2
@@ -125,7 +124,7 @@ def measure_ranks(job: RankedJob) -> RankFacts | None:
     seconds = config.pop(SECONDS)
     with closing(Probe(config, job.allowed, grace_s=GRACE_S)) as probe:
         parallel = probe.assembly.parallel
-        sizes = [0.0]
+        sizes: list[float] = []
         trainer, step_s = _train(probe, WHOLE * seconds, sizes)
         synchronizes = is_synchronized(trainer.parts.model)
         unsynced_s = None
@@ -133,7 +132,8 @@ def measure_ranks(job: RankedJob) -> RankFacts | None:
             parallel.syncs = False
             _, unsynced_s = _train(probe, UNSYNCED * seconds, [])
             parallel.syncs = True
-        step_work, rank_work = work_of(parallel.gather(torch.tensor(sizes, dtype=torch.float64)))
+        numbers = torch.tensor([0.0, *sizes], dtype=torch.float64)
+        step_work, rank_work = work_of(parallel.gather(numbers))
         ranks, steps = trainer.ranks.whole, trainer.ranks.steps
         if ranks is None or parallel.rank != 0:
             return None
@@ -155,29 +155,24 @@ def measure_ranks(job: RankedJob) -> RankFacts | None:
 def _train(probe: Probe, seconds: float, sizes: list[float]) -> tuple[Trainer, float]:
     """Train for so many seconds after the first steps; all ranks stop after the same step.
 
-    Return the Trainer and the seconds of a mean step. Add this rank's share of each batch to
-    ``sizes``.
+    Return the Trainer and the seconds of a mean step. ``sizes`` becomes this rank's shares.
     """
-    own: list[float] = []
     timer = StepTimer(seconds, FIRST_STEPS, LEAST_STEPS)
     parts = training_parts(probe.assembly, stop=timer)
-    train = Through(parts.train, lambda batches: noted_sizes(batches, own))
+    train = Through(parts.train, lambda batches: noted_sizes(batches, sizes))
     trainer = Trainer(replace(parts, train=train, val=None))
-    timer.at_start += [own.clear, trainer.ranks.forget]
+    timer.at_start += [sizes.clear, trainer.ranks.forget]
     trainer.fit()
-    sizes += own
     return trainer, timer.step_s
 
 
 def noted_sizes(micro_batches: Iterator[MicroBatch], sizes: list[float]) -> Iterator[MicroBatch]:
     """Note the numbers in the share that this rank gets of each batch."""
-    is_new, keeps = True, False
+    is_new = True
     for micro in micro_batches:
         if is_new:
-            keeps = len(sizes) < MOST_STEPS
-            sizes += [0.0] if keeps else []
-        if keeps:
-            sizes[-1] += sum(tensor.numel() for tensor in leaves(micro.batch))
+            sizes.append(0.0)
+        sizes[-1] += sum(tensor.numel() for tensor in leaves(micro.batch))
         is_new = micro.last
         yield micro
 
