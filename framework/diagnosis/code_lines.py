@@ -9,7 +9,6 @@ import linecache
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any, final
 
 import torch
@@ -72,12 +71,6 @@ class WaitingCalls:
         while self._undo:
             self._undo.pop()()
 
-    def note(self, call: str, frame: FrameType | None) -> None:
-        """Note a call that was made in ``frame``, unless no code of the user made it."""
-        place = charged(frame)
-        if place is not None:
-            self._calls[place.file, place.line, call] += 1
-
     def noted(self) -> list[Sync]:
         """Return the calls, the most frequent first."""
         return [
@@ -86,7 +79,8 @@ class WaitingCalls:
         ]
 
     def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        call = {"__getitem__": "index by a mask", "to": "to('cpu')"}.get(name)
+        known = {"__getitem__": "index by a mask", "to": "to('cpu')"}
+        call = known.get(name, f"{name.strip('_')}()")
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             self._depth += 1
@@ -98,7 +92,9 @@ class WaitingCalls:
                     frame = inspect.currentframe()
                     caller = frame and frame.f_back
                     if caller and not caller.f_code.co_filename.startswith(OPTIMIZERS):
-                        self.note(call or f"{name.strip('_')}()", caller)
+                        place = charged(caller)  # None if no code of the user made the call
+                        if place is not None:
+                            self._calls[place.file, place.line, call] += 1
 
         return noting
 

@@ -122,17 +122,6 @@ def u_test(old: Sequence[float], new: Sequence[float]) -> float:
     return float(mannwhitneyu(old, new, method=method).pvalue)
 
 
-def signed_rank_test(differences: Sequence[float]) -> float:
-    """Return the one-sided p of Wilcoxon's signed-rank test: are the differences positive?"""
-    needed("scipy", "stats")
-    from scipy.stats import wilcoxon  # noqa: PLC0415  # slow to import, and seldom needed
-
-    if not any(differences):
-        return 1.0
-    result: Any = wilcoxon(differences, alternative="greater")
-    return float(result.pvalue)
-
-
 @dataclass(frozen=True)
 class Pairs:
     """Records per second of two settings in turn: what slows the machine slows both of a pair."""
@@ -166,8 +155,18 @@ class Pairs:
 
     @property
     def chance(self) -> float:
-        """The probability that equal settings look at least this good for the second."""
-        return signed_rank_test([log(ratio) for ratio in self.ratios])
+        """The probability that equal settings look at least this good for the second.
+
+        It is the one-sided p of Wilcoxon's signed-rank test.
+        """
+        needed("scipy", "stats")
+        from scipy.stats import wilcoxon  # noqa: PLC0415  # slow to import, and seldom needed
+
+        differences = [log(ratio) for ratio in self.ratios]
+        if not any(differences):
+            return 1.0
+        result: Any = wilcoxon(differences, alternative="greater")
+        return float(result.pvalue)
 
     @property
     def is_won(self) -> bool:
