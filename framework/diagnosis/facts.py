@@ -320,7 +320,7 @@ class Facts:
     @property
     def function_share(self) -> float:
         """The share of preparing a record that the transform's function takes."""
-        return self.python.get("transform", 0.0)
+        return self.python.get("transform", 0.0) if self.has_function else 0.0
 
     @property
     def lock_share(self) -> float:
