@@ -19,18 +19,15 @@ from framework.objective.scores import IGNORE_INDEX, ClassObjective, check_shape
 class Distill(ClassObjective):
     """Cross-entropy with the labels, and the divergence from the teacher's probabilities.
 
-    The loss is ``(1 - share) * labels + share * teacher``, both of which are logged. Better: higher
-    accuracy, then lower loss.
+    The loss is ``(1 - share) * labels + share * teacher``, both of which are logged.
 
     Args:
-        input: The field that both models take, or several.
-        target: The field of classes, integers [B] or [B, 1], or float [B, classes] of shares.
-        teacher: A model with logits of the same shape. It is not trained.
+        teacher: A model that takes the same input and has logits of the same shape. It is not
+            trained.
         weights: The file of the teacher's weights, which whoever builds the objective loads; None:
             the teacher has them already.
         share: The share of the teacher in the loss, 0 to 1.
         temperature: What the logits are divided by before they become probabilities.
-        ignore_index: The number of labels that do not count. Their records are left out.
     """
 
     def __init__(

@@ -21,14 +21,7 @@ LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a g
 class Focal(ClassObjective):
     """Cross-entropy times ``(1 - p) ** gamma``, with the probability p of the right class.
 
-    Better: higher accuracy, then lower loss.
-
-    Args:
-        input: The field that the model takes, or several.
-        target: The field of classes, integers [B] or [B, 1].
-        gamma: How much less a record counts whose class is probable; 0: cross-entropy.
-        class_weights: A weight for each class, or None.
-        ignore_index: The number of labels that do not count.
+    ``class_weights`` has a weight for each class, or is None.
     """
 
     def __init__(

@@ -24,12 +24,9 @@ class Multilabel:
     """Binary cross-entropy over the model's logits [B, labels]. Better: higher ``f1``.
 
     A label is guessed if its logit is above 0. ``accuracy`` is the share of right guesses. ``f1``
-    counts the guesses of all labels, records and ranks together, which is the micro average.
-
-    Args:
-        input: The field that the model takes, or several.
-        target: The field with 1 for each label of the record and 0 for the others: [B, labels].
-        class_weights: The weight of each label where it is 1, or None.
+    counts the guesses of all labels, records and ranks together, which is the micro average. The
+    target has 1 for each label of the record and 0 for the others, [B, labels]. ``class_weights``
+    has the weight of each label where it is 1, or is None.
     """
 
     def __init__(

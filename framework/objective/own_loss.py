@@ -25,23 +25,17 @@ class OwnLoss:
 
     Each loss is called with the model's output and the fields of ``target``. An output [B, 1] is
     given as [B] if the first target is one number per record. torch's losses of classes get class
-    numbers of any integer type, [B] or [B, 1], as int64 [B]. A loss returns a mean (0-d), or a
-    value for each record ([B]). A loss over a whole batch, such as Dice, depends on which records
-    share a batch.
-
-    torch's losses are known to be means over the records, or over the labels other than
-    ``ignore_index``. Of another loss, ``count`` says what its mean is over. Labels of
-    ``ignore_index`` are left out of predictions, too.
+    numbers as int64 [B]. A loss returns a mean (0-d), or a value for each record ([B]).
 
     Args:
         input: The field that the model takes, or several.
         target: The field that is right, or several.
         losses: The losses by name, a mapping. The sum of several is minimized, and each is logged.
         weights: The weight of each loss by name, a mapping; 1 for a loss without one.
-        count: What the losses are a mean over: ``records`` (with a label that counts), or the field
-            that has a number for each record, such as its tokens. None: only torch's are known.
         predicts: What the model's output means in predictions and metrics: ``classes`` (logits
             [B, classes, ...]) or ``numbers``. An output of one number per record is numbers.
+        count: What the losses are a mean over: ``records`` (with a label that counts), or the field
+            that has a number for each record, such as its tokens. None: only torch's are known.
 
     Raises:
         ConfigError: C390 if there is no loss, if one cannot be called, if a weight has no loss, or

@@ -28,12 +28,7 @@ class Recognize:
     The model returns logits [B, steps, len(alphabet) + 1], whose first symbol is the blank, and the
     number of steps of each record, int64 [B]. A record with too few steps for its text has an
     infinite loss. ``cer``, in validation only, is the sum of the edit distances over the sum of the
-    characters, over all records and ranks.
-
-    Args:
-        input: The field that the model takes, or several.
-        target: The field of texts.
-        alphabet: The characters of the texts.
+    characters, over all records and ranks. ``alphabet`` has the characters of the texts.
     """
 
     def __init__(self, input: str | Sequence[str], target: str, alphabet: str) -> None:  # noqa: A002

@@ -30,11 +30,6 @@ class Regress:
     If the target is one number per record, the result may be [B] or [B, 1]. Also counts the mean
     absolute error. If the target is a number or a vector, a validation has ``r2``, too: the share
     of the target's variance that is explained, as the mean over the numbers of a vector.
-
-    Args:
-        input: The field that the model takes.
-        target: The field that is right.
-        loss: mse or l1.
     """
 
     def __init__(self, input: str, target: str, loss: str) -> None:  # noqa: A002

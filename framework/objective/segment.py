@@ -29,12 +29,8 @@ class Segment:
     ``iou`` is intersection over union, summed over the pixels of all records and ranks, of each
     class, averaged over the classes that occur in target or guess. This is exact.
 
-    Args:
-        input: The field that the model takes.
-        target: The field with the label map.
-        dice: The weight of the Dice loss beside the cross-entropy. If it is above 0, both are
-            logged.
-        ignore: Another class whose pixels count as those of ``IGNORE``.
+    ``dice`` is the weight of the Dice loss beside the cross-entropy: if it is above 0, both are
+    logged. ``ignore`` is another class whose pixels count as those of ``IGNORE``.
     """
 
     def __init__(self, input: str, target: str, dice: float = 0.0, ignore: int = IGNORE) -> None:  # noqa: A002
@@ -97,11 +93,7 @@ def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
     """Return 1 minus the Dice coefficient of each record, averaged over the classes: float [B].
 
     A class that a record does not have wants a probability of 0 at each of its pixels. Pixels of
-    ``IGNORE`` are left out.
-
-    Args:
-        logits: float [B, classes, H, W].
-        target: int64 [B, H, W].
+    ``IGNORE`` are left out of ``logits``, float [B, classes, H, W], and ``target``, int64 [B, H, W].
     """
     counted = (target != IGNORE).unsqueeze(1)
     places = torch.where(counted, target.unsqueeze(1), 0)

@@ -9,8 +9,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from framework.errors import ConfigError
 
-MODES = ("min", "max")
-
 
 @final
 class Plateau:
@@ -22,10 +20,9 @@ class Plateau:
         metric: The metric of validation to follow.
         mode: ``min`` if a smaller metric is better, else ``max``.
         factor: The share of the rate that is left after each fall.
-        patience: How many validations in a row may bring no improvement. The next one lowers the
-            rate.
+        patience: Validations in a row without an improvement, before the next one lowers the rate.
         threshold: The least improvement, as a share of the best value.
-        cooldown: How many validations after a fall do not count.
+        cooldown: Validations after a fall that do not count.
         final: The least factor on the optimizer's own rate.
         warmup_steps: Optimizer steps up to the full rate.
     """
@@ -41,9 +38,9 @@ class Plateau:
         final: float = 0.0,
         warmup_steps: int = 0,
     ) -> None:
-        if mode not in MODES:
-            fix = f"choose {' or '.join(MODES)}"
-            raise ConfigError(314, f"schedule.mode = {mode}", "is not a mode", fix)
+        if mode not in ("min", "max"):
+            where = f"schedule.mode = {mode}"
+            raise ConfigError(314, where, "is not a mode", "choose min or max")
         if not 0 < factor < 1:
             what = "must be above 0 and below 1"
             raise ConfigError(314, f"schedule.factor = {factor}", what, "correct it")
@@ -91,20 +88,13 @@ class Plateau:
     def follow(self, value: float) -> bool:
         """Take in the metric of a validation. Return whether the rate has changed."""
         before = self.factor
-        self._torch.threshold = self._signed_threshold()
+        # torch multiplies the best value by 1 - threshold, or by 1 + threshold if greater is
+        # better. For a negative value, that would accept a worse one.
+        best = self._torch.best
+        signed = self._threshold if best >= 0 else -self._threshold
+        self._torch.threshold = signed if math.isfinite(best) else 0.0
         self._torch.step(value)
         return self.factor != before
-
-    def _signed_threshold(self) -> float:
-        """Return the threshold with which torch wants a better value than the best.
-
-        torch multiplies the best value by 1 - threshold, or by 1 + threshold if greater is better.
-        For a negative value, that would accept a worse one.
-        """
-        best = self._torch.best
-        if not math.isfinite(best):
-            return 0.0
-        return self._threshold if best >= 0 else -self._threshold
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -20,9 +20,7 @@ def is_sharded(tensor: Tensor) -> TypeGuard[Any]:
 
 def local(tensor: Tensor) -> Tensor:
     """Return the part of a sharded tensor that this process holds, or a plain tensor itself."""
-    if is_sharded(tensor):
-        return tensor.to_local()
-    return tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 @final
@@ -71,15 +69,10 @@ class Average:
 
         ``kept`` is the share of the old average that stays; None: ``decay``.
         """
-        if kept is None:
-            kept = self.decay
-        averages: list[Tensor] = []
-        own: list[Tensor] = []
+        averages = [local(average) for average in self._weights]
+        own = [local(weight.detach()) for weight in self.model.parameters()]
         copies: list[Tensor] = []
         copied: list[Tensor] = []
-        for average, weight in zip(self._weights, self.model.parameters(), strict=True):
-            averages.append(local(average))
-            own.append(local(weight.detach()))
         for average, buffer in zip(self._buffers, self.model.buffers(), strict=True):
             if self.lookahead and average.is_floating_point():
                 averages.append(average)
@@ -87,7 +80,8 @@ class Average:
             else:
                 copies.append(average)
                 copied.append(buffer)
-        torch._foreach_lerp_(averages, own, 1 - kept)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
+        weight = 1 - (self.decay if kept is None else kept)
+        torch._foreach_lerp_(averages, own, weight)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
         if copied:
             torch._foreach_copy_(copies, copied)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         if self.lookahead:

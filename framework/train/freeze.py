@@ -1,5 +1,6 @@
 """The layers of a model: its blocks, and those that are not trained, some until a step."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -10,14 +11,11 @@ from framework.train.parameter_groups import is_match, matching, what_model_has
 
 Thaws = dict[str, int | None]  # the step from which on each frozen parameter is trained, if any
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-STATISTICS = "running_mean"  # the buffer of a batch norm that keeps statistics
 
 
 def thaws_of(freeze: Any) -> Thaws:
     """Return ``freeze`` by pattern, with the step at which each thaws; None if it never does."""
-    if isinstance(freeze, Mapping):
-        return dict(freeze)
-    return dict.fromkeys(freeze or [])
+    return dict(freeze) if isinstance(freeze, Mapping) else dict.fromkeys(freeze or [])
 
 
 def freeze_layers(model: nn.Module, freeze: Any) -> Thaws:
@@ -29,27 +27,25 @@ def freeze_layers(model: nn.Module, freeze: Any) -> Thaws:
         ConfigError: C312 for a pattern without parameters, for two patterns with the same one, or
             if nothing is left to train.
     """
-    names = [name for name, _ in model.named_parameters()]
+    parameters = dict(model.named_parameters())
     thaws: Thaws = {}
     for pattern, step in thaws_of(freeze).items():
-        members = matching(pattern, names)
+        members = matching(pattern, parameters)
         where = f"freeze = {pattern}"
         if not members:
-            what = f"matches no parameter of the model; {what_model_has(pattern, names)}"
+            what = f"matches no parameter of the model; {what_model_has(pattern, parameters)}"
             raise ConfigError(312, where, what, "give names of modules or parameters")
         if taken := [name for name in members if name in thaws]:
             what = f"matches {taken[0]}, which another entry has"
             raise ConfigError(312, where, what, "name each layer once")
         thaws |= dict.fromkeys(members, step)
-    for name, parameter in model.named_parameters():
-        if name in thaws:
-            if not parameter.requires_grad:
-                del thaws[name]
-            parameter.requires_grad_(False)
-    if thaws and not any(parameter.requires_grad for parameter in model.parameters()):
-        shown = ", ".join(thaws_of(freeze))
+    thaws = {name: step for name, step in thaws.items() if parameters[name].requires_grad}
+    for name in thaws:
+        parameters[name].requires_grad_(False)
+    if thaws and not any(parameter.requires_grad for parameter in parameters.values()):
+        where = f"freeze = {', '.join(thaws_of(freeze))}"
         fix = "leave out the layers that shall learn"
-        raise ConfigError(312, f"freeze = {shown}", "leaves nothing to train", fix)
+        raise ConfigError(312, where, "leaves nothing to train", fix)
     return thaws
 
 
@@ -78,26 +74,26 @@ class Freeze:
         self.model = model
         self.thaws = thaws
         self._rewrap = rewrap
+        self._step = 0
         # after how many optimizer steps something thaws
         self.steps = {step for step in thaws.values() if step is not None}
-        self._step = 0
+        self._thaws = {name: math.inf if step is None else step for name, step in thaws.items()}
         # Modules with running statistics that freeze, and when each thaws: with the first of its
         # own parameters. Without parameters, its name decides.
-        self._norms: list[tuple[nn.Module, int | None]] = []
+        self._norms: list[tuple[nn.Module, float]] = []
         for place, module in model.named_modules():
-            if STATISTICS not in dict(module.named_buffers(recurse=False)):
+            if "running_mean" not in dict(module.named_buffers(recurse=False)):
                 continue
-            steps: list[int | None] = []
+            steps: list[float] = []
             for name in [own for own, _ in module.named_parameters(place)] or [place]:
-                matches = (step for key, step in patterns.items() if is_match(name, key))
-                steps.append(next(matches, 0))
-            thaw = min((step for step in steps if step is not None), default=None)
-            if _lasts(thaw, 0):
-                self._norms.append((module, thaw))
+                matches = [step for key, step in patterns.items() if is_match(name, key)]
+                step = matches[0] if matches else 0
+                steps.append(math.inf if step is None else step)
+            self._norms.append((module, min(steps)))
 
     def is_frozen(self, name: str) -> bool:
         """Return whether a parameter is frozen now."""
-        return name in self.thaws and _lasts(self.thaws[name], self._step)
+        return self._step < self._thaws.get(name, 0)
 
     def move_to(self, step: int, wrapped: nn.Module) -> nn.Module:
         """Freeze what is frozen after ``step`` steps, and thaw all else.
@@ -105,24 +101,20 @@ class Freeze:
         Return the model in its wrap, which is a new one if ``wrapped`` does not fit any more. All
         ranks call this together.
         """
-        before = list(map(self.is_frozen, self.thaws))
+        before = list(map(self.is_frozen, self._thaws))
         self._step = step
-        if list(map(self.is_frozen, self.thaws)) == before:
+        if list(map(self.is_frozen, self._thaws)) == before:
             return wrapped
         for name, parameter in self.model.named_parameters():
-            if name in self.thaws:
+            if name in self._thaws:
                 parameter.requires_grad_(not self.is_frozen(name))
         return self._rewrap(wrapped)
 
     def hold(self) -> None:
         """Switch frozen batch norms to evaluation, after the model was switched to training."""
-        for module, step in self._norms:
-            if _lasts(step, self._step):
+        for module, thaw in self._norms:
+            if self._step < thaw:
                 module.eval()
-
-
-def _lasts(thaw: int | None, step: int) -> bool:
-    return thaw is None or step < thaw
 
 
 def is_normalization(module: nn.Module) -> bool:
@@ -162,13 +154,8 @@ class ModelBlocks:
         self.names: list[str] = []
         self.number_of: dict[str, int] = {}
         self._open(model, "")
-        last = max(0, len(self.names) - 1)
-        self.number_of = {name: min(number, last) for name, number in self.number_of.items()}
-
-    @property
-    def depth(self) -> int:
-        """The number of blocks."""
-        return max(1, len(self.names))
+        self.depth = max(1, len(self.names))
+        self.number_of = {name: min(n, self.depth - 1) for name, n in self.number_of.items()}
 
     def _open(self, module: nn.Module, prefix: str) -> None:
         for name, _ in module.named_parameters(recurse=False):

@@ -16,8 +16,8 @@ from torch.nn.parameter import is_lazy
 
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, say
+from framework.train.checkpoint import is_plain, of_all_ranks
 from framework.train.parameter_groups import GROUP
-from framework.train.plain_state import is_plain, of_all_ranks
 
 OURS = __name__.partition(".")[0]
 # Packages whose objects are not looked into: their attributes are not the user's.

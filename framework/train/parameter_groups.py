@@ -34,8 +34,7 @@ UNTIL = "until"
 NAME = "name"  # of an optimizer's group, for people
 GROUP = "objective"  # the name of the group of what the objective owns
 OWN = ("match", "lr", "lr_factor", UNTIL)  # keys of a group that every optimizer has
-NORM = "norm"  # in ``no_decay``: the parameters of normalization modules
-BIAS = "bias"  # in ``no_decay``: the parameters whose names end so
+NORM, BIAS = "norm", "bias"  # in ``no_decay``: of normalization modules; whose names end so
 ALL = -1  # in place of the number of a block
 MOST_SHOWN = 12  # names in a message
 
@@ -80,8 +79,7 @@ def is_match(name: str, patterns: str | Sequence[str]) -> bool:
 
     ``head`` matches ``head.weight``, and ``*.norm?`` matches ``layers.0.norm1.bias``.
     """
-    if isinstance(patterns, str):
-        patterns = [patterns]
+    patterns = [patterns] if isinstance(patterns, str) else patterns
     parts = name.split(".")
     places = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
     return any(fnmatchcase(place, pattern) for pattern in patterns for place in places)
@@ -93,19 +91,14 @@ def matching(patterns: str | Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def what_model_has(pattern: str, names: Iterable[str]) -> str:
-    """Return the part of a message that says which names are near a pattern without a match.
-
-    These are the modules and parameters inside the innermost module that the pattern names.
-    """
-    paths = [name.split(".") for name in names]
+    """Return the part of a message with the names inside the innermost module of a pattern."""
+    prefix = f"{pattern}."
     inside: list[str] = []
-    for part in pattern.split("."):
-        deeper = [*inside, part]
-        if not any(path[: len(deeper)] == deeper for path in paths):
-            break
-        inside = deeper
-    depth = len(inside) + 1
-    near = list(dict.fromkeys(".".join(own[:depth]) for own in paths if own[: depth - 1] == inside))
+    while prefix and not inside:  # without its last part, as long as no module has that name
+        prefix = "".join(f"{part}." for part in prefix.split(".")[:-2])
+        inside = [name for name in names if name.startswith(prefix)]
+    depth = prefix.count(".") + 1
+    near = list(dict.fromkeys(".".join(name.split(".")[:depth]) for name in inside))
     if len(near) > MOST_SHOWN:
         near[MOST_SHOWN:] = ["..."]
     return f"the model has {', '.join(near)}"
@@ -124,7 +117,7 @@ def is_grouped(block: Mapping[str, Any]) -> bool:
 def named_groups(groups: Any) -> dict[str, Any]:
     """Return ``optim.groups`` by name: those of a list are named by their numbers, from 0."""
     if isinstance(groups, list):
-        groups = {str(number): group for number, group in enumerate(groups)}
+        return {str(number): group for number, group in enumerate(groups)}
     return dict(groups or {})
 
 
@@ -150,16 +143,14 @@ def parameter_groups(
     names = list(parameters)
     groups = named_groups(block.get(GROUPS))
     # the number of each parameter's group, from 1; 0 for those of no group
-    numbers = _group_numbers(groups, names)
-    numbers |= {name: len(groups) + 1 for name in owned if name not in numbers}
+    numbers = dict.fromkeys(owned, len(groups) + 1) | _group_numbers(groups, names)
     free = _without_decay(model, block.get(NO_DECAY) or [], names)
     typed = {number for number, options in enumerate(groups.values(), 1) if "lr" in options}
-    decay, blocks = block.get(LAYER_DECAY), None
+    decay, blocks, rate = block.get(LAYER_DECAY), None, block.get("lr")
+    what = "is a factor on optim.lr, which is not set"
     if decay is not None:
-        if block.get("lr") is None:
-            where = f"optim.layer_decay = {decay}"
-            what = "is a factor on optim.lr, which is not set"
-            raise ConfigError(311, where, what, "set optim.lr")
+        if rate is None:
+            raise ConfigError(311, f"optim.layer_decay = {decay}", what, "set optim.lr")
         from framework.train.freeze import ModelBlocks  # noqa: PLC0415  # loads torch
 
         blocks = ModelBlocks(model)
@@ -171,7 +162,7 @@ def parameter_groups(
             place = blocks.number_of[name]
         members.setdefault((number, place, name in free), []).append(parameter)
     result: list[Group] = []
-    for number, place, is_free in sorted(members):
+    for (number, place, is_free), own_parameters in sorted(members.items(), key=lambda x: x[0]):
         words = ["others" if groups else "all"]
         own: Group = {}
         if number > len(groups):
@@ -183,20 +174,17 @@ def parameter_groups(
                 words = [options["match"]]
             own = {key: options[key] for key in options if key not in ("match", "lr_factor")}
             if "lr_factor" in options:
-                if block.get("lr") is None:
+                if rate is None:
                     where = f"optim.groups.{name}.lr_factor = {options['lr_factor']}"
-                    what = "is a factor on optim.lr, which is not set"
                     raise ConfigError(147, where, what, "set optim.lr")
-                own["lr"] = block["lr"] * options["lr_factor"]
-        if blocks is not None and place != ALL:
+                own["lr"] = rate * options["lr_factor"]
+        if decay is not None and blocks is not None and place != ALL:
             words.append(f"block {place}")
-            factor = block[LAYER_DECAY] ** (blocks.depth - 1 - place)
-            own["lr"] = own.get("lr", block["lr"]) * factor
+            own["lr"] = own.get("lr", rate) * decay ** (blocks.depth - 1 - place)
         if is_free:
             words.append("no decay")
             own["weight_decay"] = 0.0
-        key = number, place, is_free
-        result.append({"params": members[key], NAME: ", ".join(words), **own})
+        result.append({"params": own_parameters, NAME: ", ".join(words), **own})
     return result
 
 
@@ -204,12 +192,11 @@ def _group_numbers(groups: Mapping[str, Group], names: Sequence[str]) -> dict[st
     """Return the number of each grouped parameter's group, from 1, by the parameter's name."""
     number_of: dict[str, int] = {}
     for number, (name, options) in enumerate(groups.items(), 1):
-        where = f"optim.groups.{name}.match = {options['match']}"
-        members = matching(options["match"], names)
+        match = options["match"]
+        where = f"optim.groups.{name}.match = {match}"
+        members = matching(match, names)
         if not members:
-            first = options["match"]
-            if not isinstance(first, str):
-                first = next(iter(first), "")
+            first = match if isinstance(match, str) else next(iter(match), "")
             what = f"matches no parameter of the model; {what_model_has(first, names)}"
             fix = "give names of modules or parameters, with * for any part of them"
             raise ConfigError(147, where, what, fix)
@@ -220,28 +207,26 @@ def _group_numbers(groups: Mapping[str, Group], names: Sequence[str]) -> dict[st
     return number_of
 
 
-def _without_decay(
-    model: "nn.Module", entries: Sequence[str], names: Sequence[str]
-) -> frozenset[str]:
+def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the parameters that ``optim.no_decay`` frees from weight decay."""
     free: set[str] = set()
     for entry in entries:
-        where = f"optim.no_decay = [{', '.join(entries)}]"
         own = set(matching(entry, names))
         what = f"{entry!r} matches no parameter; {what_model_has(entry, names)}"
         if entry == NORM:
             from framework.train.freeze import normalization_parameters  # noqa: PLC0415  # loads torch
 
             own |= normalization_parameters(model) & set(names)
-            all_names = what_model_has("", names)
-            what = f"the model has no parameters of normalization modules; {all_names}"
+            has = what_model_has("", names)
+            what = f"the model has no parameters of normalization modules; {has}"
         elif entry == BIAS:
             own |= {name for name in names if name.endswith(BIAS)}
             what = f"no name of a parameter ends in bias; {what_model_has('', names)}"
         if not own:
+            where = f"optim.no_decay = [{', '.join(entries)}]"
             raise ConfigError(310, where, what, "correct or remove it")
         free |= own
-    return frozenset(free)
+    return free
 
 
 def check_options(optimizer: "optim.Optimizer", block: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from torchmetrics.utilities import dim_zero_cat
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, listed, say, words_of
 from framework.system.user_code import raise_if_user_error
-from framework.train.plain_state import of_all_ranks
+from framework.train.checkpoint import of_all_ranks
 
 # What is undefined for a class without records. TorchMetrics takes it as 0, or warns.
 NEEDS_RECORDS = (
@@ -69,22 +69,29 @@ class TorchMetrics:
         return list(self._metrics)
 
     def add(self, predictions: tuple[Tensor, Tensor]) -> None:
-        """Show a batch to the metrics, unless nothing in it counts."""
-        if not len(predictions[1]):
-            return
-        self._num_added += 1
+        """Show a batch to the metrics, unless nothing in it counts. Does not wait for the device."""
+        if len(predictions[1]):
+            self._num_added += 1
+            self._add(predictions)
+
+    def _add(self, predictions: Sequence[Tensor], quiet: bool = False) -> None:
         for name, metric in self._metrics.items():
-            self._called(name, lambda metric=metric: metric.update(*predictions))
-        self._count(predictions[1])
+            self._called(name, lambda metric=metric: metric.update(*predictions), quiet)
+        labels = predictions[1].long().flatten()
+        for name, counts in self._counts.items():
+            own: Any = self._metrics[name]
+            counted = (labels >= 0) & (labels < len(counts))
+            if own.ignore_index is not None:
+                counted &= labels != own.ignore_index
+            counts.scatter_add_(0, torch.where(counted, labels, 0), counted.to(counts.dtype))
 
     def results(self) -> dict[str, Tensor]:
         """Return the results on the host, NaN for each metric if nothing on any rank counts."""
-        results: dict[str, Tensor] = {}
         num_added = torch.tensor([self._num_added], dtype=torch.float64)
-        is_empty = not self._parallel.total(num_added).item()
         self._num_added = 0
-        if is_empty:
+        if not self._parallel.total(num_added).item():
             return {name: torch.tensor(torch.nan) for name in self._metrics}
+        results: dict[str, Tensor] = {}
         for name, metric in self._metrics.items():
             results |= _named(name, self._called(name, metric.compute))
             metric.reset()
@@ -111,31 +118,20 @@ class TorchMetrics:
             fix = "return Outcome(..., predictions=(what the model says, what is right))"
             raise ConfigError(332, f"metrics = {', '.join(self._metrics)}", what, fix)
         device = next(iter(self._metrics.values())).device
-        results: dict[str, Tensor] = {}
         own = [part.to(device) for part in predictions]
         if not len(own[1]):
             own = [part.new_zeros(1, *part.shape[1:]) for part in own]
+        self._add(own, quiet=True)
+        results: dict[str, Tensor] = {}
         for name, metric in self._metrics.items():
             metric.sync_on_compute, syncs = False, metric.sync_on_compute
-            self._called(name, lambda metric=metric: metric.update(*own), quiet=True)
             results |= _named(name, self._called(name, metric.compute, quiet=True))
             metric.sync_on_compute = syncs
             metric.reset()
-        self._count(own[1])
         for name, counts in self._counts.items():
             results[name] = results[name][counts > 0].mean()
             counts.zero_()
         return {name: float(value) for name, value in results.items() if not value.dim()}
-
-    def _count(self, target: Tensor) -> None:
-        """Count the records of each class. Does not wait for the device."""
-        labels = target.long().flatten()
-        for name, counts in self._counts.items():
-            metric: Any = self._metrics[name]
-            counted = (labels >= 0) & (labels < len(counts))
-            if metric.ignore_index is not None:
-                counted &= labels != metric.ignore_index
-            counts.scatter_add_(0, torch.where(counted, labels, 0), counted.to(counts.dtype))
 
     def _note(self, text: str) -> None:
         if text not in self._said:
@@ -144,9 +140,7 @@ class TorchMetrics:
 
     def higher_is_better(self, name: str) -> bool | None:
         """Return the direction of a metric; None if it does not say any, or is none of these."""
-        if name not in self._metrics:
-            return None
-        return self._metrics[name].higher_is_better
+        return self._metrics[name].higher_is_better if name in self._metrics else None
 
     def _called(self, name: str, action: Callable[[], Any], quiet: bool = False) -> Any:
         """Do something with a metric. ConfigError C332 for its errors, a note for its warnings."""

@@ -13,15 +13,13 @@ from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, set_generator_state
-from framework.train.count_weights import CountWeights
 from framework.train.cuda_graph import GraphedPasses
 from framework.train.metrics import PassPlace, Progress, Tally, next_due, next_validation
 from framework.train.parts import Parts
 from framework.train.rank_watch import RankWatch
-from framework.train.reporter import Reporter, SplitResults, TrainPace
-from framework.train.step import Passes, Stepper, all_finite, gone_wrong
+from framework.train.step import CountWeights, Passes, Stepper, all_finite, gone_wrong
 from framework.train.validate import is_better, means_of_sets, splits_of, validated, warn_of_nan
-from framework.train.watching import Watching
+from framework.train.watching import Reporter, TrainPace, Watching
 
 LEAD = 4  # steps before a validation, when its first batches begin to be read
 TOO_FEW = "Expected more than 1 value per channel"  # torch's batch norm, for a single record
@@ -243,7 +241,9 @@ class Trainer:
         if count:
             spans = self._lap()
             ranks = self.ranks.take(spans)
-            report = self._write(SplitResults("train", means, arrays, records_per_s, spans, ranks))
+            report = self._write(
+                Report("train", 0, 0, means, records_per_s, spans, arrays=arrays, ranks=ranks)
+            )
             if self._watching.is_on:
                 self._watching.call(lambda own: own.after_report, self._moment(report=report))
 
@@ -256,7 +256,7 @@ class Trainer:
         self.spans.add(spans)
         return spans
 
-    def _write(self, results: SplitResults) -> Report:
+    def _write(self, results: Report) -> Report:
         return self._reporter.write(results, self.progress, self._last_step, self.stepper.rate)
 
     def _validate(self) -> bool:

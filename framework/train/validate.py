@@ -4,21 +4,21 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from framework.contracts.batch import num_records
+from framework.contracts.batch import Batch, mapped, num_records, taken
 from framework.contracts.class_labels import raise_if_label
 from framework.contracts.data import MicroBatches
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import Objective, PredictionMetrics
+from framework.contracts.training import Objective, PredictionMetrics, Report
 from framework.system.rng import kept_generators
 from framework.train.metrics import PassPlace, Results, Tally
 from framework.train.objective_state import evaluating
 from framework.train.parts import Parts
-from framework.train.reporter import SplitResults
 
 VAL = "val"
 
@@ -32,9 +32,9 @@ def splits_of(val: Loader | Mapping[str, Loader] | None) -> dict[str, Loader]:
     return {VAL: val}
 
 
-def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> list[SplitResults]:
+def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> list[Report]:
     """Evaluate ``model`` on every validation set."""
-    results: list[SplitResults] = []
+    results: list[Report] = []
     following = iter(splits.values())
     next(following, None)
     for split, loader in splits.items():
@@ -52,11 +52,11 @@ def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> l
         )
         records_per_s = count / (time.perf_counter() - start)
         spans = parts.val_clock.spans()
-        results.append(SplitResults(split, means, arrays, records_per_s, spans))
+        results.append(Report(split, 0, 0, means, records_per_s, spans, arrays=arrays))
     return results
 
 
-def means_of_sets(results: Sequence[SplitResults]) -> dict[str, float]:
+def means_of_sets(results: Sequence[Report]) -> dict[str, float]:
     """Return all means by name; of several sets, each begins with the set's name and a dot."""
     means: dict[str, float] = {}
     for result in results:
@@ -154,3 +154,67 @@ def evaluate(
         else:
             results.means[name] = float(value)
     return results
+
+
+@final
+class OutputRecorder(nn.Module):
+    """A model that keeps its outputs. In all else it is the model inside."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.outputs: list[Any] = []
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        output = self.inner(*arguments, **keywords)
+        self.outputs.append(output)
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+
+@final
+class GivenOutputs(nn.Module):
+    """A model that gives outputs it had before, in their order: of a batch, or of one record."""
+
+    def __init__(
+        self,
+        outputs: list[Any],
+        num_records: int,
+        record: int | None = None,
+        training: bool = False,
+    ) -> None:
+        super().__init__()
+        self._outputs = iter(outputs)
+        self._num_records = num_records
+        self._record = record
+        self.train(training)
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        return mapped(next(self._outputs), self._cut)
+
+    def _cut(self, tensor: Tensor) -> Tensor:
+        is_per_record = tensor.dim() > 0 and len(tensor) == self._num_records
+        if self._record is None or not is_per_record:
+            return tensor
+        return tensor[self._record : self._record + 1]
+
+
+def record_losses(
+    objective: Objective, outputs: list[Any], batch: Batch, training: bool = False
+) -> Tensor:
+    """Return the loss of each record of a batch whose outputs are known: float64 [B], on the host.
+
+    ``outputs`` are what the model returned for the batch, call by call. Whatever the objective
+    raises for an output that cannot be cut is raised here.
+    """
+    num_records = len(batch["index"])
+    losses: list[Tensor] = []
+    for record in range(num_records):
+        model = GivenOutputs(outputs, num_records, record, training)
+        losses.append(objective(model, taken(batch, torch.tensor([record]))).loss)
+    return torch.stack(losses).double().cpu()

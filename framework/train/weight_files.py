@@ -16,8 +16,14 @@ from framework.contracts.training import Objective, StartsFromData
 from framework.errors import CheckpointError, listed, words_of
 from framework.system.extras import needed
 from framework.system.run_dir import check_entry, check_weights_path, is_run
-from framework.train.checkpoint import FOLDER, has_stamp, newest_path, read_state
-from framework.train.plain_state import Damaged, load_checked
+from framework.train.checkpoint import (
+    FOLDER,
+    Damaged,
+    has_stamp,
+    load_checked,
+    newest_path,
+    read_state,
+)
 
 CHUNK = 64  # records of one pass of ``start_from_data``: few images lie in memory as floats
 # The keys under which programs save averaged weights and plain ones: Paceline, timm, torchvision,

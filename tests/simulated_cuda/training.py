@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.parallel.none import NoParallel
-from framework.train.count_weights import CountWeights
 from framework.train.cuda_graph import CudaRecorder, GraphedPasses
-from framework.train.step import Passes
+from framework.train.step import CountWeights, Passes
 
 NUM_PIXELS = 48
 LAST_STEP = 100

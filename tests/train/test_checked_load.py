@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.train.checkpoint import read_state
-from framework.train.plain_state import Damaged, load_checked
+from framework.train.checkpoint import Damaged, load_checked, read_state
 from tests.faults.hostile import Reduced, zipped
 from tests.train.test_checkpoint import with_end
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from framework.train.plain_state import foreign_value, is_plain
+from framework.train.checkpoint import foreign_value, is_plain
 
 STRANGE = {
     "sparse": torch.ones(2).to_sparse(),

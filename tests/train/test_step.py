@@ -14,10 +14,9 @@ from framework.precision.fp32 import FP32
 from framework.schedule.cosine import Cosine
 from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
-from framework.train.count_weights import CountWeights
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
-from framework.train.step import Passes, Stepper
+from framework.train.step import CountWeights, Passes, Stepper
 from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model
 from tests.train.states import same
 

@@ -8,11 +8,12 @@ from torch import nn
 
 from framework.contracts.data import MicroBatch
 from framework.contracts.loader import LoaderContext
+from framework.contracts.training import Report
 from framework.data.hdf5 import hdf5_source
 from framework.errors import ConfigError, DataError
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock, make_clock
-from framework.train import reporter
+from framework.train import watching
 from framework.train.metrics import Progress
 from tests.conftest import make_context, make_records, write_store
 from tests.fakes import (
@@ -224,11 +225,11 @@ def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
 )
 def test_a_report_tells_how_much_is_left(identity, epoch_step, left, monkeypatch):
     now = [7.0]
-    monkeypatch.setattr(reporter.time, "perf_counter", lambda: now[0])
-    own = reporter.Reporter({"records": 20, "batch_size": 8, **identity}, CPU)
+    monkeypatch.setattr(watching.time, "perf_counter", lambda: now[0])
+    own = watching.Reporter({"records": 20, "batch_size": 8, **identity}, CPU)
     own.begin([], step=3)
     now[0] += 6.0
-    results = reporter.SplitResults("train", {"loss": 0.5}, {"x": torch.ones(2, 2)}, 10.0, {})
+    results = Report("train", 0, 0, {"loss": 0.5}, 10.0)
     progress = Progress(step=5, epoch=1, epoch_step=epoch_step, scheduled=4)
     report = own.write(results, progress, last_step=9, rate=0.1)
     assert (report.epoch_left, report.left_s) == (left, 12.0)

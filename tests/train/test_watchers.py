@@ -9,9 +9,8 @@ import torch
 from framework.contracts.training import Moment, Watcher
 from framework.errors import ConfigError, UserCodeError
 from framework.parallel.none import NoParallel
-from framework.train import reporter
-from framework.train.reporter import TrainPace
-from framework.train.watching import EarlyStop, Goal, TimeBudget, Watching
+from framework.train import watching as module
+from framework.train.watching import EarlyStop, Goal, TimeBudget, TrainPace, Watching
 from tests.fakes import CPU, FakeCheckpoints, FakeLoader, make_data, make_trainer
 from tests.train.states import same_numbers_afterwards
 
@@ -125,7 +124,7 @@ def test_the_time_budget_ends_a_run_at_a_report_or_a_validation():
 
 def test_time_before_a_resume_counts_as_training_and_pauses_do_not(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     timer = TrainPace()
     timer.before_s = 7.0
     clock.now += 9  # building the run

@@ -21,8 +21,8 @@ from framework.system.rng import kept_generators
 from framework.train.ema import is_sharded
 from framework.train.metrics import PassPlace, Tally, metrics_of
 from framework.train.parts import Parts
-from framework.train.record_losses import OutputRecorder, record_losses
 from framework.train.step import are_finite
+from framework.train.validate import OutputRecorder, record_losses
 
 
 class LastStepTaken(Exception):
