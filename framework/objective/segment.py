@@ -93,7 +93,7 @@ def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
     """Return 1 minus the Dice coefficient of each record, averaged over the classes: float [B].
 
     A class that a record does not have wants a probability of 0 at each of its pixels. Pixels of
-    ``IGNORE`` are left out of ``logits``, float [B, classes, H, W], and ``target``, int64 [B, H, W].
+    ``IGNORE`` are left out. Logits are float [B, classes, H, W], the target int64 [B, H, W].
     """
     counted = (target != IGNORE).unsqueeze(1)
     places = torch.where(counted, target.unsqueeze(1), 0)

@@ -69,7 +69,7 @@ class TorchMetrics:
         return list(self._metrics)
 
     def add(self, predictions: tuple[Tensor, Tensor]) -> None:
-        """Show a batch to the metrics, unless nothing in it counts. Does not wait for the device."""
+        """Show a batch to the metrics, unless nothing counts. Does not wait for the device."""
         if len(predictions[1]):
             self._num_added += 1
             self._add(predictions)

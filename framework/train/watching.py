@@ -1,4 +1,4 @@
-"""Reports and the pace of a run, and its watchers: rank 0 calls them, and all ranks agree to stop."""
+"""Reports and the pace of a run, and its watchers, whose wish to stop all ranks agree on."""
 
 import math
 import time
