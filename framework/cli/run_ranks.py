@@ -68,7 +68,7 @@ class RankedJob(NamedTuple):
                     raise
                 # an exchange has failed: find out whether another rank hangs
                 timeout_s = self.config["parallel"].get("timeout_s", 0.0)
-                hung = hung_rank(fault, int(os.environ["RANK"]), Path(self.run_dir), timeout_s)
+                hung = hung_rank(fault, int(os.environ["RANK"]), timeout_s)
                 if hung is None:
                     raise
                 raise hung from error

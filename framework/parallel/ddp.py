@@ -32,11 +32,9 @@ class DistributedParallel(RankGroup):
 
     Args:
         bucket_mb: Megabytes of gradients that are exchanged at once.
-        static_graph: Whether every step uses the same parameters in the same order, which saves DDP
-            the search for unused ones.
+        static_graph: Whether every step uses the same parameters in the same order.
         find_unused: Whether DDP looks in every step for the parameters that it does not use.
         compress: ``bf16`` exchanges gradients as bfloat16: half the bytes, but rounded.
-        timeout_s, sync_batch_norm, device: As in RankGroup.
     """
 
     def __init__(

@@ -34,16 +34,11 @@ SAVE_S = 3600.0  # how long rank 0 may save while the others wait
 class RankGroup:
     """One of ``world_size`` ranks.
 
-    Args:
-        choice: Name of the choice of parallel, for errors.
-        timeout_s: How long this rank waits for the others.
-        sync_batch_norm: Whether batch statistics are those of all ranks. Without it results depend
-            on the number of ranks.
-        device: A CPU, or any GPU; the rank then takes its own GPU.
+    ``choice`` is named in errors. The rank waits ``timeout_s`` for the others. If ``device`` is a
+    GPU, it takes its own. Without ``sync_batch_norm`` results depend on the number of ranks.
 
-    Raises:
-        ConfigError: C109: no launcher has started ranks. C145: the host has too few GPUs.
-        DistributedError: P101: the ranks cannot meet.
+    ConfigError C109 if no launcher has started ranks, C145 if the host has too few GPUs;
+    DistributedError P101 if the ranks cannot meet.
     """
 
     graph_refusal: str | None = "a step of several replicas is not captured"

@@ -2,8 +2,7 @@
 
 Each rank keeps notes in memory that the other ranks of its host read through ``/proc``. The first
 byte says whether the rank waits for the others. Behind it ``faulthandler`` writes the lines of
-Python at which the rank is, when a SIGUSR2 asks for them, unless the process is stopped. Ranks of
-several hosts exchange what they find through files in the run directory.
+Python at which the rank is, when a SIGUSR2 asks for them, unless the process is stopped.
 """
 
 import faulthandler
@@ -25,13 +24,11 @@ import torch
 
 from framework.contracts.span import EXCHANGE, OWN
 from framework.errors import HungRankError
-from framework.system.durable import temporary_name, write_json
 from framework.system.user_code import Place, nearest_line
 
 WORKS, WAITS, TIMED_OUT, CUT_OFF, KNOWS = range(5)  # the first byte; from TIMED_OUT on: gave up
 PATIENCE_S = 3.0  # how long a rank that gave up waits for the others to give up, too
 ANSWER_S = 1.0  # how long a rank may take to write its lines
-FAR_S = 2.0  # how long a file may take to reach another host
 LOOK_S = 0.1
 FRAME = re.compile(r'File "(.+)", line (\d+),? in (.+)')
 
@@ -106,10 +103,8 @@ class Peer(NamedTuple):
 
 
 class OwnNotes(NamedTuple):
-    """The notes of this process: the first byte, and the descriptor for what follows."""
-
-    state: Any
-    descriptor: int
+    state: Any  # its first byte says what this process does
+    descriptor: int  # for what follows
 
 
 _peers: list[Peer] = []
@@ -140,16 +135,10 @@ def set_peers(texts: Sequence[bytes]) -> None:
     _peers[:] = [Peer(*json.loads(text)) for text in texts]
 
 
-def hung_rank(
-    error: BaseException, rank: int, run_dir: Path, timeout_s: float
-) -> HungRankError | None:
-    """Return the error that names the rank that hangs, or None if none does.
+def hung_rank(error: BaseException, rank: int, timeout_s: float) -> HungRankError | None:
+    """Return the error that names the rank of this host that hangs, or None if none does.
 
-    Args:
-        error: What an exchange raised in this process.
-        rank: This rank.
-        run_dir: The directory of the run, which all hosts share.
-        timeout_s: How long a rank waits for the others.
+    ``error`` is what an exchange raised in this rank, which waits ``timeout_s`` for the others.
     """
     if rank >= len(_peers):
         return None  # the ranks have not met
@@ -163,8 +152,6 @@ def hung_rank(
     hung: dict[int, str] = {}  # how each rank hangs that does not come to an exchange
     waited = {rank: _line(own)}  # where each other rank waited
     timed_out |= _look_here(rank, texts, hung, waited)
-    if any(peer.host != _peers[rank].host for peer in _peers):
-        timed_out |= _look_elsewhere(rank, run_dir, timed_out, hung, waited)
     state[0] = KNOWS
     if not timed_out or not hung:
         _useless.clear()  # a rank was lost instead
@@ -212,28 +199,6 @@ def _look_here(
             waited[n] = _line(texts[n])
     _useless[:] = busy.values()
     return any(notes[0] == TIMED_OUT for notes in before.values())
-
-
-def _look_elsewhere(
-    rank: int, run_dir: Path, timed_out: bool, hung: dict[int, str], waited: dict[int, str]
-) -> bool:
-    """Add what the ranks of other hosts know, and those that say nothing. Return as above."""
-    name = f"hang.{_peers[0].pid}"  # of this attempt
-    own = {"timed_out": timed_out, "hung": hung, "waited": waited}
-    write_json(temporary_name(run_dir / f"{name}.rank{rank}"), own)
-    missing = {n for n, peer in enumerate(_peers) if peer.host != _peers[rank].host}
-    end = time.monotonic() + PATIENCE_S + ANSWER_S + FAR_S
-    while missing and time.monotonic() < end:
-        time.sleep(LOOK_S)
-        for path in run_dir.glob(f"{name}.rank*.tmp.*"):
-            with suppress(OSError, ValueError):
-                known = json.loads(path.read_text(encoding="utf-8"))
-                timed_out |= known["timed_out"]
-                hung |= {int(n): line for n, line in known["hung"].items()}
-                waited |= {int(n): line for n, line in known["waited"].items()}
-        missing -= hung.keys() | waited.keys()
-    hung |= {n: f"hangs on {_peers[n].host.split()[0]}" for n in missing}
-    return timed_out
 
 
 def _line(text: str) -> str:

@@ -51,12 +51,8 @@ def launch(
         max_restarts: How often all ranks may be restarted because one of them failed.
         meeting: How to reach the other hosts; None: there are no others.
 
-    Returns:
-        0, or the number of the signal that ended the ranks after they had time to save.
-
-    Raises:
-        DistributedError: P102 if ranks fail more than ``max_restarts`` times, P101 if the hosts
-            cannot reach each other.
+    Return 0, or the number of the signal that ended the ranks after they had time to save.
+    DistributedError P102 if ranks fail too often, P101 if the hosts cannot reach each other.
     """
     # These modules are slow to import.
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs  # noqa: PLC0415
@@ -129,13 +125,7 @@ def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
 class _Ranks:
     """The rank processes of this host, and torch's launcher, in a thread that signals do not reach.
 
-    After a signal, ``run`` does not wait for the launcher, which may wait for other hosts. The end
-    of the process waits for it for a short time.
-
-    Args:
-        module: The module that the ranks run, by which their processes are recognized.
-        num_processes: The number of ranks on this host.
-        call: Runs the launcher.
+    The ranks are recognized by the ``module`` that they run. ``call`` runs the launcher.
     """
 
     def __init__(self, module: str, num_processes: int, call: Callable[[], object]) -> None:
@@ -157,8 +147,8 @@ class _Ranks:
         """Run the launcher. Return the number of the signal that stopped the ranks, or 0.
 
         Until all ranks have done their first step there is nothing to save, so a signal ends this
-        process. After a signal, do not wait for other hosts once the ranks of this host have ended.
-        An error of the launcher is raised here.
+        process. After a signal, do not wait for a launcher that waits for other hosts. An error of
+        the launcher is raised here.
         """
         thread = threading.Thread(target=self._launch, name="paceline-launch", daemon=True)
         is_main = threading.current_thread() is threading.main_thread()

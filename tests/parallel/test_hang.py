@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -48,7 +47,7 @@ def named(words):
     try:
         raise RuntimeError(words)
     except RuntimeError as error:
-        return hang.hung_rank(error, 0, Path(), 5.0)
+        return hang.hung_rank(error, 0, 5.0)
 
 
 def test_a_rank_in_a_loop_is_named_with_its_line_and_that_of_the_rank_that_waited(other):
