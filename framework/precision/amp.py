@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.errors import ConfigError
-from framework.precision.clip import clip, gradients
-from framework.train.step import are_finite
+from framework.train.step import are_finite, clip, gradients
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

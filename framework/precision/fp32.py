@@ -6,8 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from framework.precision.clip import clip, gradients
-from framework.train.step import are_finite
+from framework.train.step import are_finite, clip, gradients
 
 NOTHING = nullcontext()
 

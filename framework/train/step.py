@@ -143,12 +143,7 @@ class CountWeights:
         self._sums = None
         assert self._k is not None
         factor = torch.where(count > 0, self._k * num_records / count, 0.0)
-        own = [
-            local(parameter.grad)
-            for group in self._optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
+        own = list(map(local, gradients(self._optimizer)))
         dense = [gradient for gradient in own if not gradient.is_sparse]
         if dense:
             torch._foreach_mul_(dense, factor)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
@@ -180,6 +175,22 @@ class Passes:
             self.counts.end_pass()
         self.mark("backward")  # includes the exchange of gradients
         return outcome
+
+
+def gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the gradients of all parameters that have one."""
+    return [
+        parameter.grad
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+
+
+def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
+    """Scale the gradients down to a total norm of ``clip_norm``, without a synchronization."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    nn.utils.clip_grad_norm_(parameters, clip_norm)
 
 
 def drop_gradients(optimizer: torch.optim.Optimizer) -> None:

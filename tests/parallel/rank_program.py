@@ -72,21 +72,12 @@ def gradients_by_name(module):
 
 
 def talk(_):
-    """Share texts, totals, flags and models, and return what this rank sees."""
+    """Share a text and a flag that is set once, and return what this rank sees."""
     text = share_text(json.dumps({"seed": 7}) if RANK == 0 else None)
     ranks = parallel()
-    facts = {
-        "text": text,
-        "total": ranks.total(
-            torch.tensor([1.0 + RANK, 0.1, 2.0**53], dtype=torch.float64)
-        ).tolist(),
-        "late": [ranks.agree(RANK == 1 and call >= 3)[0] for call in range(40)],
-        "once": [ranks.agree(RANK == 0 and call == 3)[0] for call in range(40)],
-        **replicate(ranks),
-        **accumulate(ranks),
-    }
+    once = [ranks.agree(RANK == 0 and call == 3)[0] for call in range(40)]
     ranks.close()
-    return facts
+    return {"text": text, "once": once}
 
 
 WAYS = {"plain": {}, "static": {"static_graph": True}, "small": {"bucket_mb": 0.001}}
@@ -230,29 +221,6 @@ def error_of(function, *arguments):
 
 def ones():
     return torch.ones(2, 3)
-
-
-def replicate(ranks):
-    """Return the facts of a wrapped model: rank 0's weights become everybody's.
-
-    Each rank begins with weights of its own.
-    """
-    torch.manual_seed(RANK)
-    plain = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
-    return {"weights": flat(ranks.unwrap(ranks.wrap(plain)).parameters())}
-
-
-def accumulate(ranks):
-    """Return the gradient after each of three passes of two ranks."""
-    torch.manual_seed(0)
-    model = ranks.wrap(nn.Linear(2, 1))
-    inputs = torch.arange(12.0).reshape(3, 2, 1, 2)  # pass, rank, record, feature
-    seen = []
-    for number in range(3):
-        with ranks.accumulate(model, number == 2):
-            model(inputs[number, RANK]).sum().backward()
-        seen.append(gradients(model))
-    return {"accumulated": seen}
 
 
 # ---- batch norm

@@ -8,8 +8,8 @@ from torch import nn
 
 from framework.errors import ConfigError
 from framework.precision.amp import AMP
-from framework.precision.clip import clip
 from framework.precision.fp32 import FP32
+from framework.train.step import clip
 
 CPU = torch.device("cpu")
 
