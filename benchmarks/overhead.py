@@ -27,7 +27,7 @@ from framework.order.batches import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
-from framework.train.cuda_graph import Recorder
+from framework.train.cuda_graph import CudaRecorder
 from framework.train.metrics import TrainPlan
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
@@ -112,7 +112,7 @@ def make_trainer(
     steps: int,
     clock: Clock | None = None,
     device: torch.device | None = None,
-    recorder: Recorder | None = None,
+    recorder: CudaRecorder | None = None,
 ) -> Trainer:
     """Return a Trainer whose loader yields the same batch forever."""
     device = device or torch.device("cpu")

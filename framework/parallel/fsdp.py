@@ -108,12 +108,12 @@ def _time(unit: nn.Module, exchange: Exchange) -> None:
 def timed(kind: Any, exchange: Exchange) -> Any:
     """Return the class of an exchange of torch, which now takes place inside ``exchange``."""
 
-    class Timed(kind):
+    class InsideExchange(kind):
         def __call__(self, *tensors: Any, **options: Any) -> Any:
             with exchange:
                 return super().__call__(*tensors, **options)
 
-    return Timed
+    return InsideExchange
 
 
 def _gathered(node: Any) -> Any:

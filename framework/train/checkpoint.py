@@ -455,17 +455,7 @@ def foreign_value(optimizer: Mapping[str, Any], weights: Mapping[str, Any] | Non
             own = values if isinstance(values, dict) else {key: values}
             named += [(f"the optimizer's {name}", value) for name, value in own.items()]
     named += [(f"the model's {name}", value) for name, value in (weights or {}).items()]
-    return next((f"{name} is {_inside(value)}" for name, value in named if not is_plain(value)), "")
-
-
-def _inside(value: Any) -> str:
-    """Name the type of a value, and of the first part of it that is not plain."""
-    name = type(value).__name__
-    if isinstance(value, Tensor):
-        return f"{name} of a layout or kind that cannot be checked"
-    parts = value.values() if isinstance(value, dict) else value
-    if isinstance(value, dict | list | tuple):
-        for part in parts:
-            if not is_plain(part):
-                return f"{name} with {_inside(part)}"
-    return name
+    for name, value in named:
+        if not is_plain(value):
+            return f"{name} is a {type(value).__name__} that is not plain"
+    return ""

@@ -9,7 +9,7 @@ step's slot. So the host launches nothing for them, and a report reads many step
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -29,21 +29,6 @@ NUM_SLOTS = 256  # steps after which the table is filled again
 LOSS, COUNT = "", "\n"  # the loss and the count among the sums, which have other names
 
 
-class Recorder(Protocol):
-    """Captures work that is then repeated by one call."""
-
-    def aside(self, work: Callable[[], Any]) -> Any:
-        """Do the work on the stream that captures, and return its result."""
-        ...
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that does the work on the same tensors, without doing it now.
-
-        RuntimeError if the work cannot be captured.
-        """
-        ...
-
-
 @final
 class CudaRecorder:
     """Captures CUDA graphs. Source: "CUDA Graphs" in PyTorch's notes on CUDA semantics."""
@@ -53,6 +38,7 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
 
     def aside(self, work: Callable[[], Any]) -> Any:
+        """Do the work on the stream that captures, and return its result."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -61,6 +47,10 @@ class CudaRecorder:
         return result
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that does the work on the same tensors, without doing it now.
+
+        RuntimeError if the work cannot be captured.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=CAPTURE_MODE):
             work()
@@ -84,7 +74,7 @@ class GraphedPasses:
 
     passes: Passes
     stepper: Stepper
-    recorder: Recorder
+    recorder: CudaRecorder
     position: Callable[[], tuple[int, int]]
 
     def __post_init__(self) -> None:

@@ -73,9 +73,8 @@ class ObjectiveState:
         if not self.weights:
             return ""
         count = sum(weight.numel() for weight in self.weights)
-        names = sorted(self.weights.values())
-        shown = ", ".join([*names[:4], *(["..."] if len(names) > 4 else [])])
-        return f"{count:,} weights of the objective are trained, too: {shown}"
+        names = ", ".join(sorted(self.weights.values()))[:200]
+        return f"{count:,} weights of the objective are trained, too: {names}"
 
     def check(self, refusal: str | None) -> None:
         """Check what the objective has. ConfigError C392 for what cannot be trained or kept.

@@ -17,7 +17,7 @@ from framework.contracts.training import (
 )
 from framework.errors import say
 from framework.schedule.torch_schedule import TorchSchedule
-from framework.train.cuda_graph import Recorder
+from framework.train.cuda_graph import CudaRecorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze
 from framework.train.metrics import TrainPlan
@@ -55,7 +55,7 @@ class Parts:
     metrics: PredictionMetrics | None = None  # further metrics of the validation
     best: Goal | None = None  # what the best validation has most of; None: the objective decides
     watching: Watching | None = None  # watchers, which may end the run
-    recorder: Recorder | None = None  # captures steps as CUDA graphs
+    recorder: CudaRecorder | None = None  # captures steps as CUDA graphs
     sums_records: bool = False  # whether only a sum over ranks tells the records of a step
     say: Callable[[str], None] = say  # prints a note or a warning
 

@@ -82,8 +82,6 @@ class Trainer:
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
         """Train one epoch per iteration, and yield the latest validation means after each."""
         self._reporter.begin(sinks, self.progress.step)
-        if self.progress.epoch_step >= self.parts.train.num_steps:
-            self._end_shorter_epoch()
         try:
             while self.progress.step < self.total_steps and not self.stopped and not self.ended:
                 self._epoch()
@@ -105,17 +103,6 @@ class Trainer:
             self._reporter.begin(sinks, self.progress.step)
             self._last_step = self.total_steps
             self._save(self._validate(), weights=True)
-
-    def _end_shorter_epoch(self) -> None:
-        """End an epoch whose last batch is left out since the state was saved, by ``last=drop``."""
-        progress, plan = self.progress, self.parts.plan
-        self._last_step = self.total_steps
-        self.pace.start()
-        self._report()
-        progress.epoch += 1
-        progress.epoch_step = 0
-        validate = progress.step == self._last_step or plan.validates(progress.step, True)
-        self._pause(validate, weights=validate or plan.saves_epoch(progress.epoch))
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
@@ -331,6 +318,9 @@ class Trainer:
         if self.parts.owned is not None:
             self.parts.owned.load_state_dict(state.get("objective", {}))
         self.progress = Progress(**state["progress"])
+        if self.progress.epoch_step >= self.parts.train.num_steps:  # has become shorter since
+            self.progress.epoch += 1
+            self.progress.epoch_step = 0
         self.best = dict(state["best"])
         self.val_means = dict(state["val"])
         if self.best and self._splits and self.parts.best is None:

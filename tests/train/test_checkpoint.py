@@ -117,7 +117,7 @@ def test_an_optimizer_whose_state_cannot_be_read_again_is_said_at_the_first_save
     for step in (1, 2):
         folder.save(step, {"optimizer": state}, None, best=False, final=False)
     fix = "this run cannot be resumed; keep dense tensors and plain values there"
-    assert said == [f"warning: the optimizer's Q is list with dict with type: {fix}"]
+    assert said == [f"warning: the optimizer's Q is a list that is not plain: {fix}"]
 
 
 def test_an_older_state_is_removed_only_when_the_newer_one_has_its_name(tmp_path, monkeypatch):
