@@ -25,10 +25,8 @@ class Whitening(nn.Conv2d):
 
     The filters are the eigenvectors of the patches' second moments, each over the root of its
     eigenvalue, and then their negatives, so that no sign is lost behind a rectifier. ``start_from``
-    computes them. Until then they are random. They do not learn, but the bias does.
-
-    Attributes:
-        num_start_records: Training records to compute the filters from.
+    computes them from ``num_start_records`` training records. Until then they are random. They do
+    not learn, but the bias does.
     """
 
     def __init__(self, in_channels: int, size: int, num_start_records: int) -> None:
@@ -52,12 +50,7 @@ class Whitening(nn.Conv2d):
 def second_moments(inputs: Iterable[Tensor], size: int) -> Tensor:
     """Return the mean product of each two pixels of a patch of ``size`` by ``size`` pixels.
 
-    Args:
-        inputs: Batches of images, float [B, C, H, W].
-        size: Of a patch.
-
-    Returns:
-        float64 [C * size**2, C * size**2], on the CPU.
+    ``inputs`` are batches of images, float [B, C, H, W], and the result is float64 on the CPU.
     """
     total = torch.zeros((), dtype=torch.float64)
     count = 0

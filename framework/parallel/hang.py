@@ -37,8 +37,7 @@ FRAME = re.compile(r'File "(.+)", line (\d+),? in (.+)')
 class Exchange:
     """A context around an exchange between ranks. Marking takes 0.4 us.
 
-    Args:
-        state: Its first byte says whether this rank waits for the others.
+    The first byte of ``state`` says whether this rank waits for the others.
     """
 
     def __init__(self, state: Any = None) -> None:

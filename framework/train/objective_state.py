@@ -31,12 +31,8 @@ class ObjectiveState:
 
     State is that of its modules and of what else has ``state_dict``, and the plain values among the
     attributes of other objects that have changed. Ranks average the gradients, and take the buffers
-    of modules from rank 0. Each rank keeps its own plain values.
-
-    Args:
-        objective: As it was built, before it saw a record.
-        parallel: Modules move to its device if there are weights.
-        say: Prints a warning of state that cannot be saved.
+    of modules from rank 0. Each rank keeps its own plain values. If there are weights, modules move
+    to the device of ``parallel``. ``say`` prints a warning of state that cannot be saved.
     """
 
     def __init__(
@@ -290,13 +286,12 @@ class OwnedObjects:
 
     Attributes:
         modules: The outermost modules, except torch's losses.
-        weights: The names of all tensors to train: those that need a gradient, and that no
-            optimizer among these objects has.
+        weights: The names of all tensors that need a gradient, and that no optimizer among these
+            objects has.
         tensors: Those of ``weights`` that are of no module, by name.
         keepers: Other objects with ``state_dict`` and ``load_state_dict``.
         owners: The objects whose attributes were looked into.
         values: Copies of the plain values among the attributes that no keeper saves.
-        has_optimizer: Whether there is an optimizer among these objects.
     """
 
     def __init__(self, objective: object, others: frozenset[int] = frozenset()) -> None:

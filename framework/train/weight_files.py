@@ -50,10 +50,8 @@ def read_weights(
         names: The names in the model, if known. Prefixes of wraps (``module.``, ``_orig_mod.``) are
             dropped from the names in the file, unless these have them.
 
-    Raises:
-        CheckpointError: K110 if nothing is there, K111 for a file that is damaged, hostile or of
-            another format, K112 if it holds no weights, K113 for a value that is no plain tensor.
-        ResourceError: R112 without the package safetensors.
+    CheckpointError K110 if nothing is there, K111 for a file that cannot be read, K112 if it holds
+    no weights, K113 for a value that is no plain tensor; ResourceError R112 without safetensors.
     """
     file = weights_path(path, average)
     weights = read_dict(file)
