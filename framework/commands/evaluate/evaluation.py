@@ -36,32 +36,19 @@ Summary = dict[str, Any]
 
 
 class EvaluationJob(NamedTuple):
-    """What to evaluate. JSON can carry it to other ranks.
+    """What to evaluate. JSON can carry it to other ranks."""
 
-    Attributes:
-        run: The directory of the run.
-        weights: ``best``, ``last``, ``average`` or a file.
-        changes: Keys and blocks that replace those of the run.
-        data: What ``data.val`` is, or None for the run's own.
-        select: What records of ``data`` must fulfil, or None.
-        limit: How many records of ``data`` are used, or None for all.
-        worst: How many records with the highest loss to find.
-    """
-
-    run: str
-    weights: str
-    changes: dict[str, Any]
-    data: Any
-    select: str | None
-    limit: int | None
-    worst: int
-
-
-Show = Callable[[SavedRun, str, Summary, Source], None]  # the name of a set, and its open data
+    run: str  # the directory of the run
+    weights: str  # best, last, average or a file
+    changes: dict[str, Any]  # keys and blocks that replace those of the run
+    data: Any  # what ``data.val`` is, or None for the run's own
+    select: str | None  # what records of ``data`` must fulfil
+    limit: int | None  # how many records of ``data`` are used
+    worst: int  # how many records with the highest loss to find
 
 
 def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path) -> None:
-    """Evaluate one rank's share. Rank 0 writes the results of all ranks into ``output``.
+    """Evaluate one rank's share of each set. Rank 0 writes the results of all into ``output``.
 
     Without the extra ``report`` there are no pictures and no page, and a note says so.
     """
@@ -77,50 +64,33 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
     except ResourceError as error:
         say_once(f"note: no pictures and no page: {error.args[1]} {error.args[2]}; {error.args[3]}")
         pages = None
-    parts: list[Any] = []
-
-    def show(run: SavedRun, name: str, summary: Summary, source: Source) -> None:
-        if pages is not None and summary["worst"]:
-            parts.append(pages.shown_set(run, name, summary, source))
-
-    summary = evaluate_run(job, allowed, say_once, show)
-    if summary is None:  # rank 0 writes
-        return
-    summary["files"] = files = []
-    for name, result in summary["sets"].items():
-        if pages is not None and "confusion" in result:
-            files.append(f"confusion{name.removeprefix('val')}.png")
-            names = [figures["name"] for figures in result["classes"]]
-            pages.write_confusion(output / files[-1], result["confusion"], names)
-    if pages is not None and parts:
-        write_text(output / "worst.html", redacted(pages.worst_page(parts, job.run, job.weights)))
-        files.append("worst.html")
-    write_json(output / RESULT, redacted(summary))
-
-
-def evaluate_run(
-    job: EvaluationJob, allowed: tuple[str, ...], say: Callable[[str], None], show: Show
-) -> Summary | None:
-    """Evaluate one rank's share of each set. Rank 0 returns the results of all, others None.
-
-    ``say`` prints a note, and ``show`` is called by rank 0 for each set.
-    """
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
-    run = open_run(Path(job.run), allowed, job.weights, job.changes, say)
+    files: list[str] = []
+    shown: list[Any] = []  # of the page
+    results: dict[str, Summary] = {}
+    run = open_run(Path(job.run), allowed, job.weights, job.changes, say_once)
     try:
+        is_first = run.parallel.rank == 0
         load_teacher(run.objective)
-        metrics = make_metrics(run.config, run.allowed, run.parallel, say, run.classes)
-        results: dict[str, Summary] = {}
+        metrics = make_metrics(run.config, run.allowed, run.parallel, say_once, run.classes)
         for name, part in run.sets(job.data, job.select, job.limit).items():
             with closing(run.open_set(part)) as source:
-                results[name] = _evaluate_set(run, source, metrics, job.worst, say)
-                results[name]["data"] = part.given
-                if run.parallel.rank == 0:
-                    show(run, name, results[name], source)
-        if run.parallel.rank != 0:
-            return None
-        return {
+                results[name] = result = _evaluate_set(run, source, metrics, job.worst, say_once)
+                result["data"] = part.given
+                if is_first and pages is not None and result["worst"]:
+                    shown.append(pages.shown_set(run, name, result, source))
+            if is_first and pages is not None and "confusion" in result:
+                files.append(f"confusion{name.removeprefix('val')}.png")
+                names = [figures["name"] for figures in result["classes"]]
+                pages.write_confusion(output / files[-1], result["confusion"], names)
+        if not is_first:
+            return
+        if pages is not None and shown:
+            page = pages.worst_page(shown, job.run, job.weights)
+            write_text(output / "worst.html", redacted(page))
+            files.append("worst.html")
+        summary = {
             "run": str(Path(job.run).resolve()),
             "weights": job.weights,
             "weights_file": str(chosen_file(run.run_dir, job.weights)),
@@ -128,7 +98,9 @@ def evaluate_run(
             "device": str(run.device),
             "sets": results,
             "wall_s": time.perf_counter() - start,
+            "files": files,
         }
+        write_json(output / RESULT, redacted(summary))
     finally:
         run.close()
 

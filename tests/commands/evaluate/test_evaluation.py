@@ -1,7 +1,6 @@
 """An evaluation of a saved run: its means, and what is found on the way."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from framework.commands.evaluate.evaluation import (
     EvaluationJob,
     class_figures,
     counted,
-    evaluate_run,
     trimmed,
     write_evaluation,
 )
@@ -34,21 +32,25 @@ def job(worst=5):
     return EvaluationJob("run", "last", {"parallel": ALONE}, None, None, None, worst)
 
 
-def evaluated(worst=5, say=print):
-    return evaluate_run(job(worst), (), say, lambda *_: None)["sets"]["val"]
+def evaluated(folder, worst=5):
+    folder.mkdir()
+    write_evaluation(job(worst), (), folder)
+    return json.loads((folder / "evaluation.json").read_text())["sets"]["val"]
 
 
-def test_the_worst_records_have_the_highest_losses(made, monkeypatch):
+def test_the_worst_records_have_the_highest_losses(made, monkeypatch, tmp_path):
     monkeypatch.chdir(made)
-    few = evaluated(worst=5)
-    every = evaluated(worst=360)
+    few = evaluated(tmp_path / "few")
+    every = evaluated(tmp_path / "every", worst=360)
     losses = [record["loss"] for record in every["worst"]]
     assert losses == sorted(losses, reverse=True)
     assert few["worst"] == every["worst"][:5]
     assert sum(losses) / 360 == pytest.approx(few["means"]["loss"], rel=1e-5)
 
 
-def test_an_objective_that_needs_whole_batches_costs_the_page_only(made, monkeypatch):
+def test_an_objective_that_needs_whole_batches_costs_the_page_only(
+    made, monkeypatch, tmp_path, capsys
+):
     def refuse(self, model, batch):
         if len(batch["label"]) == 1:
             raise ValueError("too few")
@@ -57,23 +59,20 @@ def test_an_objective_that_needs_whole_batches_costs_the_page_only(made, monkeyp
     call = Classify.__call__
     monkeypatch.chdir(made)
     monkeypatch.setattr(Classify, "__call__", refuse)
-    notes: list[str] = []
-    val_figures = evaluated(say=notes.append)
+    val_figures = evaluated(tmp_path / "out")
     assert val_figures["worst"] == []
-    assert "ValueError: too few" in notes[0]
+    assert "ValueError: too few" in capsys.readouterr().err
     assert torch.tensor(val_figures["confusion"]).sum() == 360
 
 
-def test_without_the_extra_the_figures_are_written_alone(made, monkeypatch, capsys):
+def test_without_the_extra_the_figures_are_written_alone(made, monkeypatch, tmp_path, capsys):
     def missing(name, extra):
         raise ResourceError(112, name, "is not installed", f"pip install {extra}")
 
     monkeypatch.chdir(made)
     monkeypatch.setattr(module, "needed", missing)
-    Path("out").mkdir()
-    write_evaluation(job(2), (), Path("out"))
-    assert [path.name for path in Path("out").iterdir()] == ["evaluation.json"]
-    worst = json.loads(Path("out/evaluation.json").read_text())["sets"]["val"]["worst"]
+    worst = evaluated(tmp_path / "out", 2)["worst"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["evaluation.json"]
     assert worst[0]["loss"] >= worst[1]["loss"]
     assert worst[0]["key"]
     assert "pip install report" in capsys.readouterr().err
