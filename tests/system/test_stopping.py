@@ -36,13 +36,6 @@ MOMENTS = {
             __del__ = strike
         Doomed()
     """,
-    "a weak reference's callback": """
-        class Doomed:
-            pass
-        doomed = Doomed()
-        reference = weakref.ref(doomed, strike)
-        del doomed
-    """,
     "a callback of ctypes": """
         ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(strike)(1)
     """,
@@ -51,12 +44,6 @@ MOMENTS = {
             strike()
         except BaseException:
             pass
-    """,
-    "a library's own failure": """
-        try:
-            strike()
-        except BaseException as error:
-            raise SystemError("AST constructor recursion depth mismatch") from error
     """,
 }
 

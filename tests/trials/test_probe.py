@@ -1,4 +1,3 @@
-import time
 from contextlib import closing
 
 import pytest
@@ -62,15 +61,6 @@ def test_batches_that_were_ready_do_not_count():
     assert [windows.count(1) for _ in range(8)] == [False] * 7 + [
         True
     ]  # twice three, the last of them the burn-in's end, and two windows
-
-
-def test_slow_steps_do_not_wait_for_all_ready_batches():
-    windows = Windows(0.02, 0.0, torch.device("cpu"), num_windows=1, ahead=1000)
-    calls = 0
-    while not windows.count(1):
-        calls += 1
-        time.sleep(0.005)
-    assert calls < 100
 
 
 def test_batches_prepared_before_the_windows_do_not_count():

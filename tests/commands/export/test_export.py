@@ -24,8 +24,6 @@ def test_the_command_exports_a_run_with_preprocessing_to_onnx(run_dir, tmp_path)
         (("to=onnx", "output=x.pt2"), "C381"),
         (("to=safetensors", "output=x", "preprocess=true"), "C380"),
         (("to=onnx", "output=x", "tolerance=-1"), "C101"),
-        (("to=onnx", "output=x", "weights=none.pt"), "K121"),
-        (("to=onnx", "output=x", "data.val=none.h5"), "D101"),
         (("to=onnx", "output=x", "layers=3"), "C102"),
     ],
 )

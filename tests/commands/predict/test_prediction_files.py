@@ -1,17 +1,27 @@
-"""The files that predictions become."""
+"""Predictions as columns, and the files that they become."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from framework.commands.predict.prediction_files import (
+    BOXES,
+    TABLE,
     check_folder,
+    check_form,
+    check_top_k,
     csv_rows,
+    shortest,
+    table_columns,
     write_coco,
     write_csv,
     write_folder,
 )
+from framework.commands.predict.prediction_job import picture_name
+from framework.contracts.prediction import ClassProbabilities, PredictedNumbers, PredictedTexts
 from framework.errors import ConfigError
 
 
@@ -68,3 +78,58 @@ def test_a_folder_with_somebody_s_table_is_not_replaced(table):
     Path("results/thesis.tex").touch()
     with pytest.raises(ConfigError, match="C356"):
         check_folder(Path("results"))
+
+
+PROBABILITIES = ClassProbabilities(torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]]))
+
+
+def test_classes_come_with_the_most_probable_first():
+    columns = table_columns(PROBABILITIES, ["a", "b"], top_k=2)
+    assert columns == {
+        "class": ["b", "a"],
+        "probability": [0.7, 0.5],
+        "class_2": ["2", "2"],  # without a name
+        "probability_2": [0.2, 0.3],
+    }
+
+
+def test_one_number_is_one_column_and_several_are_numbered():
+    single = table_columns(PredictedNumbers(torch.tensor([[0.1], [3.0]])), [], 1)
+    assert single == {"value": [0.1, 3.0]}
+    several = table_columns(PredictedNumbers(torch.ones(1, 2)), [], 1)
+    assert list(several) == ["value_0", "value_1"]
+
+
+def test_the_shortest_text_gives_a_float_back():
+    numbers = np.array([0.1, 1 / 3, 1e-20], np.float32)
+    assert np.array_equal(np.array(shortest(numbers), np.float32), numbers)
+    assert shortest(numbers)[0] == 0.1
+
+
+def test_what_an_output_cannot_hold_is_refused():
+    check_form(PROBABILITIES, TABLE, "x.csv")
+    with pytest.raises(ConfigError, match=r"C354.*rows of a table; give output=FILE.csv"):
+        check_form(PROBABILITIES, BOXES, "x.json")
+    with pytest.raises(ConfigError, match=r"C355.*has 3 classes"):
+        check_top_k(PROBABILITIES, 4)
+    with pytest.raises(ConfigError, match=r"C355.*no classes"):
+        check_top_k(PredictedTexts([]), 2)
+
+
+def test_a_name_that_is_taken_gets_a_number():
+    taken: set[str] = set()
+    for name in ("a.png", "a-3.png", "a-3-2.png", "a-3-3.png"):
+        assert picture_name("a.jpg", 3, taken) == name
+        taken.add(name)
+
+
+def test_records_of_one_file_anywhere_have_pictures_of_their_own():
+    taken: set[str] = set()
+    for key in ("/data/a.tif", "/data/a.tif#1", "/data/a.tif#2"):
+        taken.add(picture_name(key, 5, taken))
+    assert taken == {"000000005.png", "000000005-5.png", "000000005-5-2.png"}
+
+
+def test_a_key_does_not_lead_out_of_the_folder():
+    for key in ("../a.jpg", "/etc/a.jpg", "", "x/../../a.png", "a\0.png", ".", "x" * 300):
+        assert picture_name(key, 7, set()) == "000000007.png"

@@ -17,7 +17,6 @@ from tests.cli.command import is_one_error_line, losses, paceline
 TINY = ["data=synthetic", "device=cpu"]
 WRONG = [
     (["budget=-3"], "C195"),
-    (["budget=nan"], "C195"),
     (["what=lodaer"], "C195"),
     (["output=nowhere/x.json"], "C195"),
     (["what=batch_size", "memory=lots"], "C195"),
@@ -27,10 +26,7 @@ WRONG = [
     (["resume=there"], "C196"),
     (["name=../x"], "C197"),
     (["--multirun"], "C124"),
-    (["--config-dir", "nowhere"], "C104"),
     (["loader=prefech"], "C104"),
-    (["workers.num=-1"], "C101"),
-    (["batchsize=3"], "C102"),
     (["loader=plain,prefetch"], "C100"),
 ]
 
