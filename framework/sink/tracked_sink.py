@@ -21,15 +21,8 @@ from typing import Any, BinaryIO, Protocol, final
 from framework.contracts.training import Report, RunContext
 from framework.errors import words_of
 from framework.sink import report_values
+from framework.system import run_dir as files
 from framework.system.durable import write_json
-from framework.system.run_dir import (
-    configurations,
-    flat,
-    newest_config,
-    parsed,
-    read_object,
-    redacted,
-)
 
 MOST_EVENTS = 200  # of one batch; a report of a training step has about 25 values
 FIRST_PAUSE_S = 1.0  # after a failure; it doubles with every further one
@@ -67,7 +60,7 @@ class Outbox:
         self.name = name
         self.path = run_dir / "outbox" / f"{name}.jsonl"
         self._file: BinaryIO | None = None
-        known = read_object(self.path.with_suffix(".json"))
+        known = files.read_object(self.path.with_suffix(".json"))
         self.state: dict[str, Any] = known.get("state") or {}
         # It names a folder and stands in a query, and the file may come from somebody else.
         if not re.fullmatch("[0-9a-f]{32}", str(self.state.get("token"))):
@@ -96,7 +89,7 @@ class Outbox:
             self._file = open(self.path, "ab")  # noqa: SIM115
             with open(self.path, "rb") as file:  # a killed run may have left a part of a line
                 self._file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
-        self._file.write(json.dumps(redacted(event)).encode() + b"\n")
+        self._file.write(json.dumps(files.redacted(event)).encode() + b"\n")
         self._file.flush()  # what a full disk refuses stays in the buffer, and is written later
 
     def sync(self) -> None:
@@ -139,7 +132,7 @@ class Outbox:
 
     def save(self) -> None:
         known = {"sent": self.sent, "state": self.state}
-        write_json(self.path.with_suffix(".json"), redacted(known))
+        write_json(self.path.with_suffix(".json"), files.redacted(known))
 
     def _events(self, start: int) -> Iterator[tuple[Event, int]]:
         """Yield event and end of each whole line after ``start``; {} if it is damaged."""
@@ -149,7 +142,7 @@ class Outbox:
                 if not line.endswith(b"\n"):
                     return
                 start += len(line)
-                yield parsed(line), start
+                yield files.parsed(line), start
 
 
 class TrackedSink:
@@ -186,13 +179,13 @@ class TrackedSink:
         outbox.state["checkpoints"] = checkpoints
         outbox.drop_after(run.start_step)
         outbox.save()
-        config = newest_config(run.run_dir)
+        config = files.newest_config(run.run_dir)
         outbox.append({"begin": config.name, "step": run.start_step, "time_ms": _now_ms()})
         pictures: list[Path] = []
         if not run.start_step:
             folder = run.run_dir / "pictures"
             pictures = report_values.write_pictures(run.sample, num_images, folder)
-        self._add_files(configurations(run.run_dir), pictures, run.start_step)
+        self._add_files(files.configurations(run.run_dir), pictures, run.start_step)
         # A daemon, so that a request without an answer cannot keep the process alive.
         self._thread = threading.Thread(target=self._send, name=f"{outbox.name} sink", daemon=True)
         self._thread.start()
@@ -288,7 +281,7 @@ def reason_of(error: BaseException) -> str:
 def read_config(run_dir: Path, name: object) -> dict[str, str]:
     """Return the leaves of a configuration as texts by dotted names; {} if it cannot be read."""
     path = inside(run_dir, name)
-    leaves = flat(read_object(path)) if path else {}
+    leaves = files.flat(files.read_object(path)) if path else {}
     return {n: leaf if isinstance(leaf, str) else json.dumps(leaf) for n, leaf in leaves.items()}
 
 

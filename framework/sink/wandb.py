@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, final
 
 from framework.contracts.training import RunContext
-from framework.errors import ConfigError
 from framework.sink.tracked_sink import Event, Outbox, TrackedSink, inside, read_config
 from framework.system.extras import needed
 from framework.system.run_dir import redacted
@@ -39,14 +38,10 @@ class WandbSink(TrackedSink):
         *,
         run: RunContext,
     ) -> None:
-        for key, text in (("project", project), ("name", name)):
-            if redacted(text) != text:
-                where = f"sink.wandb.{key} = {redacted(text)}"
-                what = "would stand in files of wandb with the value from the environment"
-                raise ConfigError(208, where, what, "write it out")
-        shown: str = name or redacted(run.run_dir.resolve().name)
+        # the names are sent as typed, with ${oc.env:NAME} in place of a value
+        shown = redacted(name or run.run_dir.resolve().name)
         outbox = Outbox(run.run_dir, NAME)
-        tracker = WandbTracker(outbox, project, shown, run.say)
+        tracker = WandbTracker(outbox, redacted(project), shown, run.say)
         super().__init__(outbox, tracker, num_images, checkpoints, every_s, close_s, run)
 
 

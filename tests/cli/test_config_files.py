@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hydra.core.object_type import ObjectType
-from omegaconf import Container, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from framework.cli.hydra_session import (
@@ -150,17 +150,6 @@ def limited():
 def test_the_method_of_omegaconf_that_is_replaced_is_the_known_one():
     """If this fails, read the method's new source: docs/design/0012-guard.md."""
     assert sha256(inspect.getsource(RESOLVE).encode()).hexdigest() == KNOWN
-
-
-def test_references_are_limited_once(limited):
-    once = Container.resolve_parse_tree
-    _count_references_anew()
-    assert Container.resolve_parse_tree is once
-
-
-def test_a_few_references_are_resolved(limited):
-    config = OmegaConf.create({"a": "x", "b": "${a}${a}", "c": ["${b}"]})
-    assert OmegaConf.to_container(config, resolve=True)["c"] == ["xx"]
 
 
 BLOCK = "{" + ", ".join(f"k{number}: '${{a0}}'" for number in range(10)) + "}"

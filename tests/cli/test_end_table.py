@@ -46,6 +46,10 @@ def test_the_table_has_share_quantiles_mean_and_total(printed):
 
 
 def test_lines_below_the_table_have_the_stages_of_reading_and_the_use_of_the_machine(printed):
+    more = {"content": {"padding": 0.039}, "reason": "no better f1"}
+    assert "in the batches: padding 3.9 %" in printed(**more)
+    assert "ended early: no better f1\n" in printed(**more)
+    assert "reading" not in printed(stages_s={}, usage={})
     out = printed()
     assert "reading, thread-seconds: read 1.50  decode 20.25, 1.8 of 2 batches ready" in out
     assert "this process 1.50 cores  workers 0.75 cores  GPU busy 90 %  peak memory 1.00 GiB" in out
@@ -77,13 +81,6 @@ def test_programs_beside_a_run_are_reported(printed, tmp_path, capsys, cores, is
     write_object(tmp_path / "summary.json", {**SUMMARY, "usage": usage})
     print_run(tmp_path, 0, short=True)
     assert ("(beside other programs on 0.9 cores)" in capsys.readouterr().out) == is_busy
-
-
-def test_what_was_not_measured_is_left_out(printed):
-    out = printed(stages_s={}, usage={}, queue={"ready": None, "depth": 0})
-    assert "reading" not in out
-    assert "cores" not in out
-    assert "ready" not in printed(queue={"ready": None, "depth": 0})
 
 
 def test_a_trace_is_named_with_what_opens_it(printed, tmp_path):
@@ -183,15 +180,6 @@ def test_brackets_are_printed_as_text(tmp_path, capsys):
     assert out.count("exp[lr]/[/a.h5]") == 3
     assert "[/data/a.h5]" in out
     assert "val[x]1.0000" in out
-
-
-def test_shares_of_the_content_of_batches_are_printed(printed):
-    assert "in the batches: padding 3.9 %" in printed(content={"padding": 0.039})
-
-
-def test_a_run_that_ended_early_says_why(printed):
-    assert "ended early" not in printed(reason="")
-    assert "ended early: no better f1\n" in printed(reason="no better f1")
 
 
 def test_a_few_slow_records_that_matter_are_named(printed):

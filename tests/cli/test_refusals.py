@@ -24,7 +24,6 @@ from tests.cli.command import is_one_error_line, paceline, refusal_of, started
         ("+workers.nun=3", "C102", "workers.num"),
         ("+epoch=3", "C102", "epochs"),
         ("+model.widht=9", "C106", "model.width"),
-        ("+model._taret_=x", "C106", "model._target_"),
     ],
 )
 def test_a_typo_is_answered_with_the_nearest_match(word, number, nearest):
@@ -84,7 +83,7 @@ def test_a_typo_in_a_command_is_one_line(words, number, text):
         (["data.train=a,b"], "C100", "quote the value: 'data.train=\"a,b\"'"),
         (["data.train=???"], "C103", "data.train: must be given"),
         (["dataset='${nothing}'"], "C104", "'nothing' not found"),
-        (["resume="], "C101", "resume = ''"),
+        (["resume="], "C196", "does not name a run"),
         (["recipes=null"], "C103", "data.train"),
         (["model._target_=os.system"], "C105", "allow_targets=[os]"),
         (["+optim.lr=0.1"], "C102", "leave out the + or ~"),

@@ -74,8 +74,3 @@ def test_a_picture_shows_the_records_row_by_row(tmp_path):
 def test_a_name_of_a_field_leads_nowhere_else(tmp_path):
     paths = write_pictures(SAMPLE, 1, tmp_path)
     assert [path.name for path in paths] == ["sample-image.png", "sample-.._mask.png"]
-
-
-def test_no_pictures_if_none_are_wanted(tmp_path):
-    assert write_pictures(SAMPLE, 0, tmp_path / "pictures") == []
-    assert not (tmp_path / "pictures").exists()

@@ -86,17 +86,3 @@ def test_a_resumed_run_replaces_what_came_after_its_step_under_the_same_id(run_d
     (after,) = run_dir.glob("wandb/offline-run-*")
     assert after.name.rpartition("-")[2] == before.name.rpartition("-")[2]
     assert losses(run_dir) == [(2, 1.0), (4, 1.0), (6, 9.0), (10, 1.0)]
-
-
-@pytest.mark.slow
-def test_a_metric_that_is_an_array_has_a_picture_per_validation_in_one_chart(run_dir):
-    matrices = (torch.eye(2), torch.ones(2, 2))
-    log(
-        run_dir,
-        *(
-            Report("val", step, 1, {"loss": 1.0}, 9.0, arrays={"confusion": matrix})
-            for step, matrix in enumerate(matrices, 2)
-        ),
-    )
-    pictures = list(run_dir.glob("wandb/offline-run-*/files/media/images/confusion-val_*.png"))
-    assert len({picture.read_bytes() for picture in pictures}) == 2

@@ -13,12 +13,7 @@ import torch
 from torch import Tensor
 
 from framework import errors
-from framework.commands.replay.watched_steps import (
-    LastStepTaken,
-    StepWatch,
-    WatchedPass,
-    gathered_passes,
-)
+from framework.commands.replay import watched_steps
 from framework.config.assemble import Assembly
 from framework.config.init_weights import DIGEST, with_saved_digest
 from framework.config.predict_images import class_name
@@ -184,7 +179,7 @@ class RunAgain:
         self._begin = 0  # the step of the state
         self._ended = ""  # the error that ended the run, if it was met
 
-    def take(self) -> tuple[dict[str, Any], list[WatchedPass]]:
+    def take(self) -> tuple[dict[str, Any], list[watched_steps.WatchedPass]]:
         """Find the step, and take it again between its neighbors.
 
         ConfigError C343 if it is not found or not taken, DataError D340 if the data has changed.
@@ -230,12 +225,12 @@ class RunAgain:
 
     def _walk(
         self, first: int, last: int, target: int | None
-    ) -> tuple[StepWatch, list[dict[str, Any]]]:
+    ) -> tuple[watched_steps.StepWatch, list[dict[str, Any]]]:
         """Take steps, and return facts from ``first`` on and the target's records."""
         step = target or first
         self._begin, state = self._state_before(first, step)
         first = max(first, self._begin + 1)
-        watch = StepWatch(first, last, target, lambda step: self._tell(step, last))
+        watch = watched_steps.StepWatch(first, last, target, lambda step: self._tell(step, last))
         position, parallel = self._begin, self.history.config_of(step)["parallel"]
         while True:  # a run that was resumed has parts with other configurations
             config = {**self.history.config_of(position + 1), "parallel": parallel}
@@ -256,14 +251,14 @@ class RunAgain:
                     if self._ended:
                         what += f" ({self._ended})"
                     raise errors.ConfigError(343, self._where, what, ELSEWHERE)
-                watch.passes = gathered_passes(watch.passes, assembly.parallel)
+                watch.passes = watched_steps.gathered_passes(watch.passes, assembly.parallel)
                 return watch, _records(assembly, watch.parts.objective, watch.passes)
 
-    def _train(self, trainer: Trainer, watch: StepWatch) -> None:
+    def _train(self, trainer: Trainer, watch: watched_steps.StepWatch) -> None:
         """Take steps until the last one, or until the error that ended the run."""
         try:
             trainer.fit([self])
-        except LastStepTaken:
+        except watched_steps.LastStepTaken:
             pass
         except (errors.NumericError, errors.DistributedError) as error:
             if isinstance(error, errors.DistributedError) and error.args[0] != OTHER_RANK:
@@ -319,7 +314,7 @@ class RunAgain:
 
 
 def _records(
-    assembly: Assembly, objective: Objective, passes: Sequence[WatchedPass]
+    assembly: Assembly, objective: Objective, passes: Sequence[watched_steps.WatchedPass]
 ) -> list[dict[str, Any]]:
     """Return index, key, class and loss of every record, in the order of the passes."""
     source = assembly.train_source

@@ -9,17 +9,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from framework.cli import tables as units
 from framework.cli.run_records import UNKNOWN, chosen, varying
-from framework.cli.tables import (
-    NONE,
-    measured,
-    plain,
-    rate,
-    seconds,
-    share,
-    size,
-    times,
-)
 from framework.commands.report.recorded_runs import RecordedRun, RecordedSpan
 from framework.contracts.span import ALL_SPANS, IDLE
 from framework.measure.statistics import NO_CLAIM, claim, median, spread_share
@@ -172,22 +163,26 @@ def cards(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[Card]:
 
 
 def _cards_of_one(run: RecordedRun) -> Iterator[Card]:
-    ended = f"{plain(run.figures.get('steps', 0))} steps in {seconds(run.figures.get('wall_s'))}"
+    ended = f"{units.plain(run.figures.get('steps', 0))} steps in {units.seconds(run.figures.get('wall_s'))}"
     yield Card("Status", run.status, run.reason or ended)
     detail = "records per second"
     if run.spread:
         detail += f", {run.spread} between reports"
-    yield Card("Speed", rate(run.records_per_s), detail)
+    yield Card("Speed", units.rate(run.records_per_s), detail)
     if run.wait_share is not None:
-        yield Card("Waiting for data", share(run.wait_share), f"of a step of {seconds(run.step_s)}")
+        yield Card(
+            "Waiting for data",
+            units.share(run.wait_share),
+            f"of a step of {units.seconds(run.step_s)}",
+        )
     if run.ranks and run.ranks.late:
         late = run.ranks.late
         lost = f"of the run lost by the others, in {late.span} of rank {late.rank}"
-        yield Card("Waiting for a rank", share(late.lost_share), lost)
+        yield Card("Waiting for a rank", units.share(late.lost_share), lost)
     for name, value in list(run.val.items())[:2]:
-        yield Card(f"Validation {name}", plain(value), run.best_of(name))
+        yield Card(f"Validation {name}", units.plain(value), run.best_of(name))
     if "peak_rss_bytes" in run.figures:
-        peak = size(run.figures["peak_rss_bytes"])
+        peak = units.size(run.figures["peak_rss_bytes"])
         yield Card("Memory", peak, "peak of the process on the host")
 
 
@@ -200,8 +195,10 @@ def _cards_of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterato
         yield _speed_card(known)
     waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
     if waits:
-        text = f"of a step in the median run; {share(min(waits))} to {share(max(waits))}"
-        yield Card("Waiting for data", share(median(waits)), text)
+        text = (
+            f"of a step in the median run; {units.share(min(waits))} to {units.share(max(waits))}"
+        )
+        yield Card("Waiting for data", units.share(median(waits)), text)
     # Loaders and stores must not change the losses.
     groups = alike(runs)
     num_runs = sum(map(len, groups))
@@ -220,7 +217,7 @@ def _cards_of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterato
                 losses.append((loss, name))
         if losses:
             loss, name = min(losses, key=itemgetter(0))
-            yield Card("Lowest validation loss", plain(loss), name)
+            yield Card("Lowest validation loss", units.plain(loss), name)
 
 
 def _speed_card(runs: Sequence[RecordedRun]) -> Card:
@@ -244,18 +241,18 @@ def _speed_card(runs: Sequence[RecordedRun]) -> Card:
                 samples[-1].append((per_s, load, run.began_s))
     rates, loads, starts = ([[s[n] for s in each] for each in samples] for n in range(3))
     spread = max(map(spread_share, rates))
-    repeated = f", repeats differ by \N{PLUS-MINUS SIGN} {share(spread)}" if spread else ""
+    repeated = f", repeats differ by \N{PLUS-MINUS SIGN} {units.share(spread)}" if spread else ""
     if len(groups) < 2:
         detail = f"records per second, median of {len(runs)} runs of one choice{repeated}"
-        return Card("Speed", rate(median(run.records_per_s or 0.0 for run in runs)), detail)
+        return Card("Speed", units.rate(median(run.records_per_s or 0.0 for run in runs)), detail)
     verdict = claim(rates, loads, starts)
     names = labels([without_seed(repeats[0]) for repeats in groups.values()])
     low, high = min(verdict.medians), max(verdict.medians)
     fast, slow = names[verdict.highest], names[verdict.medians.index(low)]
     if verdict.proved:
-        detail = f"{rate(high)} records/s, {high / low:.2f} times the slowest, {slow}"
+        detail = f"{units.rate(high)} records/s, {high / low:.2f} times the slowest, {slow}"
         return Card("Fastest", fast, f"{detail}{repeated} ({verdict.words})")
-    detail = f"{rate(low)} to {rate(high)} records/s, the highest in {fast}"
+    detail = f"{units.rate(low)} to {units.rate(high)} records/s, the highest in {fast}"
     return Card("Speed", NO_CLAIM, f"{detail}{repeated} ({verdict.words})")
 
 
@@ -294,7 +291,7 @@ def machines(runs: Sequence[RecordedRun]) -> list[Difference]:
         name = key.removeprefix("machine.").removeprefix("versions.").removeprefix("num_")
         plain_values = values
         if name.endswith("_bytes"):
-            plain_values = [(size(float(v)) if v.isdecimal() else v, of) for v, of in values]
+            plain_values = [(units.size(float(v)) if v.isdecimal() else v, of) for v, of in values]
         result.append(Difference(name.removesuffix("_bytes").replace("_", " "), plain_values))
     return result
 
@@ -317,14 +314,14 @@ def runs_table(runs: Sequence[RecordedRun], names: Sequence[str], compared: Rela
     times_name = f"time, \N{MULTIPLICATION SIGN} #{compared.base}"
     columns: list[Column] = [
         ("status", "", [TableCell(run.status, mark=run.status) for run in runs]),
-        ("records/s", "", [_figure(run.records_per_s, rate, run.spread) for run in runs]),
-        (times_name, "", [_figure(time, times) for time in compared.times]),
+        ("records/s", "", [_figure(run.records_per_s, units.rate, run.spread) for run in runs]),
+        (times_name, "", [_figure(time, units.times) for time in compared.times]),
         _measured(resources, "usage.others_cpu_cores", "other programs", "cores"),
-        ("waiting", "", [_figure(run.wait_share, share) for run in runs]),
-        ("step", "mean", [_figure(run.step_s, seconds) for run in runs]),
+        ("waiting", "", [_figure(run.wait_share, units.share) for run in runs]),
+        ("step", "mean", [_figure(run.step_s, units.seconds) for run in runs]),
     ]
     for metric in list(dict.fromkeys(name for run in runs for name in run.val))[:MOST_METRICS]:
-        cells = [_figure(run.val.get(metric), plain, run.best_of(metric)) for run in runs]
+        cells = [_figure(run.val.get(metric), units.plain, run.best_of(metric)) for run in runs]
         columns.append((f"val {metric}", "", cells))
     columns += [
         _measured(figures, "steps", "steps"),
@@ -345,16 +342,16 @@ def spans_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
 
     def cell(span: RecordedSpan | None, run: RecordedRun) -> TableCell:
         if span is None:
-            return TableCell(NONE, None)
-        details = [share(span.mean_s / (run.step_s or 1.0))]
+            return TableCell(units.NONE, None)
+        details = [units.share(span.mean_s / (run.step_s or 1.0))]
         if span.p50_s is not None:
-            details.append(f"{seconds(span.p50_s)} | {seconds(span.p90_s)}")
-        return _figure(span.mean_s, seconds, *details)
+            details.append(f"{units.seconds(span.p50_s)} | {units.seconds(span.p90_s)}")
+        return _figure(span.mean_s, units.seconds, *details)
 
     spans = dict.fromkeys([IDLE, *ALL_SPANS, *(name for run in runs for name in run.spans)])
     columns = [
         *((name, "", [cell(run.spans.get(name), run) for run in runs]) for name in spans),
-        ("step", "all", [_figure(run.step_s, seconds) for run in runs]),
+        ("step", "all", [_figure(run.step_s, units.seconds) for run in runs]),
         ("wait", "of the host, beside", [cell(run.beside.get("wait"), run) for run in runs]),
     ]
     caption = (
@@ -367,14 +364,14 @@ def spans_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
 def ranks_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
     """Return the seconds per step of each span on the slowest rank."""
     known = {number: run.ranks for number, run in enumerate(runs) if run.ranks}
-    counts = [_figure(run.ranks and run.ranks.num_ranks, plain) for run in runs]
+    counts = [_figure(run.ranks and run.ranks.num_ranks, units.plain) for run in runs]
     columns: list[Column] = [("ranks", "", counts)]
     for name in dict.fromkeys(name for ranks in known.values() for name in ranks.spans):
-        cells = [TableCell(NONE, None)] * len(runs)
+        cells = [TableCell(units.NONE, None)] * len(runs)
         for number, ranks in known.items():
             if span := ranks.spans.get(name):
-                others = f"{seconds(span.min_s)} | {seconds(span.median_s)}"
-                cells[number] = _figure(span.max_s, seconds, f"rank {span.rank}", others)
+                others = f"{units.seconds(span.min_s)} | {units.seconds(span.median_s)}"
+                cells[number] = _figure(span.max_s, units.seconds, f"rank {span.rank}", others)
         columns.append((name, "", cells))
     caption = (
         "Mean per step on the rank that took longest; below it this rank, then the least and the "
@@ -401,21 +398,15 @@ def slow_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
     rows: list[list[TableCell]] = []
     for number, (run, run_name) in enumerate(zip(runs, names, strict=True)):
         head = [TableCell(str(number), float(number)), TableCell(run_name)]
-        rows += [
-            [
-                *head,
-                TableCell(shown(record["name"])),
-                _figure(record["mean_s"], seconds),
-                _figure(record["num_reads"], plain),
-                _figure(record["size_bytes"] or None, size),
-                _figure(record.get("rank"), plain),
-            ]
-            for record in run.slow
-        ]
-    units = {"time": "mean", "reads": "when it was slow", "size": "as stored"}
-    columns = ("#", "run", "record", "time", "reads", "size", "rank")
+        for record in run.slow:
+            name = TableCell(shown(record["name"]))
+            time, reads = record["mean_s"], record["num_reads"]
+            cells = [_figure(time, units.seconds), _figure(reads, units.plain)]
+            cells.append(_figure(record["size_bytes"] or None, units.size))
+            rows.append([*head, name, *cells, _figure(record.get("rank"), units.plain)])
     caption = "Records that took at least 8 times as long to read as the usual one."
-    heads = [(name, units.get(name, "")) for name in columns]
+    heads = [("#", ""), ("run", ""), ("record", ""), ("time", "mean")]
+    heads += [("reads", "when it was slow"), ("size", "as stored"), ("rank", "")]
     return Table("slow", "Slow records", caption, heads, rows)
 
 
@@ -440,4 +431,4 @@ def _figure(value: float | None, word: Callable[[Any], str], *details: str) -> T
 
 
 def _measured(tables: Sequence[Mapping[str, float]], key: str, name: str, unit: str = "") -> Column:
-    return name, unit, [_figure(table.get(key), partial(measured, key)) for table in tables]
+    return name, unit, [_figure(table.get(key), partial(units.measured, key)) for table in tables]
