@@ -163,7 +163,8 @@ def cards(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[Card]:
 
 
 def _cards_of_one(run: RecordedRun) -> Iterator[Card]:
-    ended = f"{units.plain(run.figures.get('steps', 0))} steps in {units.seconds(run.figures.get('wall_s'))}"
+    steps, wall_s = run.figures.get("steps", 0), run.figures.get("wall_s")
+    ended = f"{units.plain(steps)} steps in {units.seconds(wall_s)}"
     yield Card("Status", run.status, run.reason or ended)
     detail = "records per second"
     if run.spread:
@@ -303,7 +304,6 @@ def tables(runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative
         spans_table(runs, names),
         ranks_table(runs, names),
         _resources_table(runs, names),
-        slow_table(runs, names),
     )
     return [table for table in every if table.rows]
 
@@ -391,23 +391,6 @@ def _resources_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table
         columns.append(_measured(resources, key, name.replace("_", " ").replace(".", " ")))
     caption = "Stages are in thread-seconds: two threads that read for a second make two."
     return _table("resources", "Stages and use of the machine", caption, names, columns)
-
-
-def slow_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
-    """Return the slow records of all runs, as ``contracts.waits`` lists them."""
-    rows: list[list[TableCell]] = []
-    for number, (run, run_name) in enumerate(zip(runs, names, strict=True)):
-        head = [TableCell(str(number), float(number)), TableCell(run_name)]
-        for record in run.slow:
-            name = TableCell(shown(record["name"]))
-            time, reads = record["mean_s"], record["num_reads"]
-            cells = [_figure(time, units.seconds), _figure(reads, units.plain)]
-            cells.append(_figure(record["size_bytes"] or None, units.size))
-            rows.append([*head, name, *cells, _figure(record.get("rank"), units.plain)])
-    caption = "Records that took at least 8 times as long to read as the usual one."
-    heads = [("#", ""), ("run", ""), ("record", ""), ("time", "mean")]
-    heads += [("reads", "when it was slow"), ("size", "as stored"), ("rank", "")]
-    return Table("slow", "Slow records", caption, heads, rows)
 
 
 def _table(

@@ -76,7 +76,6 @@ class RecordedRun:
     best: Mapping[str, float] = field(default_factory=dict)  # means of the best validation
     figures: Mapping[str, float] = field(default_factory=dict)  # names end with the unit
     resources: Mapping[str, float] = field(default_factory=dict)  # stages, use of the machine
-    slow: Sequence[Mapping[str, Any]] = ()  # records, as ``contracts.waits`` lists them
     notes: Sequence[str] = ()
     ranks: span.RankReport | None = None  # None: one rank
 
@@ -208,7 +207,6 @@ def read_run(path: Path) -> RecordedRun:
     resources: dict[str, float] = {}
     for key in RESOURCES:
         resources.update(run_dir.numbers(run_dir.flat(summary.get(key), f"{key}.")))
-    slow = summary.get("slow_records") or metrics.slow
     ranks = None
     if recorded := summary.get("ranks"):
         spans_of_ranks = {
@@ -253,7 +251,6 @@ def read_run(path: Path) -> RecordedRun:
             **run_dir.numbers({name: summary.get(name) for name in FIGURES}),
         },
         resources=resources,
-        slow=slow.get("records", []),
         notes=list(map(run_dir.shown, notes)),
         ranks=ranks,
     )
@@ -300,7 +297,6 @@ class Metrics(NamedTuple):
     spans: Mapping[str, RecordedSpan] = {}  # means over all training steps
     last_step: int = 0
     num_bad: int = 0  # damaged lines
-    slow: Mapping[str, Any] = {}  # the newest block about slow records
 
 
 def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
@@ -310,7 +306,6 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
     totals_s: dict[str, float] = {}
     num_steps = last_step = num_bad = 0
     seconds = 0.0
-    slow: dict[str, Any] = {}
     for line in run_dir.lines_of(path):
         step, split = line.get("step"), line.get("split")
         if not isinstance(step, int) or not isinstance(split, str):
@@ -331,14 +326,13 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
                 # On a device the host waits while the device works.
                 of_step = [s for n, s in spans_s.items() if n != "wait" or span.IDLE not in spans_s]
                 seconds += num_new * (math.fsum(of_step) or batch_size / (rate or math.nan))
-            slow = line.get("slow_records") or slow
         for name, value in values.items():
             if value is not None:
                 curve = points.setdefault((run_dir.shown(split), run_dir.shown(name)), array("d"))
                 curve.extend((step, seconds, value))
     curves = {key: _curve(numbers_of) for key, numbers_of in points.items()}
     spans = {name: RecordedSpan(total_s / num_steps) for name, total_s in totals_s.items()}
-    return Metrics(curves, rates, spans, last_step, num_bad, slow)
+    return Metrics(curves, rates, spans, last_step, num_bad)
 
 
 def _rate(value: Any) -> float | None:

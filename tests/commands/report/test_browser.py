@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.report.write_report import write_report
+from framework.commands.report.report import write_report
 from tests.commands.report.runs import cell, make_bench, make_run
 
 REASON = "needs Debian's packages chromium and chromium-driver"
@@ -128,7 +128,8 @@ def test_the_page_works_on_a_screen_a_phone_and_paper(browser, tmp_path):
         make_run(tmp_path / "sweep" / str(number), words, slow=slow)
     reason = f"error[N101]: {HOSTILE}" + "x" * 200
     make_run(tmp_path / "sweep" / "3", ("data=z",), code=6, reason=reason, lines=[])
-    browser.open(write_report(["sweep"], Path("sweep/report.html"), png=False).page)
+    write_report(["sweep"], Path("sweep/report.html"), png=False)
+    browser.open(Path("sweep/report.html"))
 
     # and not what a run's name wants
     assert browser.run("return document.title") == "Sweep sweep \N{EN DASH} Paceline"
@@ -174,7 +175,8 @@ def test_the_page_works_on_a_screen_a_phone_and_paper(browser, tmp_path):
 
 def test_the_policy_stops_what_would_be_fetched_or_run(browser, tmp_path):
     make_bench(tmp_path / "b.jsonl", [cell(1.0, data="a"), cell(2.0, data="b")])
-    path = write_report(["b.jsonl"], Path("b.html"), png=False).page
+    path = Path("b.html")
+    write_report(["b.jsonl"], path, png=False)
     inside = "<img src='https://example.invalid/x.png'><script>document.title = 'hacked'</script>"
     path.write_text(path.read_text().replace("<main>", f"<main>{inside}"))
     browser.open(path)

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from framework.commands.report.page_values import (
@@ -8,7 +6,6 @@ from framework.commands.report.page_values import (
     relative,
     remarks,
     runs_table,
-    slow_table,
 )
 from framework.commands.report.recorded_runs import RecordedRun, read_run
 from framework.contracts.span import LateRank, RankReport, RankSpan
@@ -136,16 +133,6 @@ def test_every_run_has_a_row_and_sorts_by_numbers(tmp_path):
         ("\N{EN DASH}", None),
     ]
     assert [cell.mark for cell in column(table, "status")] == ["finished", "finished", "failed"]
-
-
-def test_each_slow_record_has_a_row(tmp_path):
-    record = {"name": "a/huge.jpg", "mean_s": 0.5, "num_reads": 2, "size_bytes": 2**20, "rank": 1}
-    runs = [read_run(make_run(tmp_path / name)) for name in "ab"]
-    runs[0] = replace(runs[0], slow=[record, {**record, "rank": 0}])
-    table = slow_table(runs, ["a", "b"])
-    texts = [cell.text for cell in table.rows[0]]
-    assert texts == ["0", "a", "a/huge.jpg", "500 ms", "2", "1 MiB", "1"]
-    assert len(table.rows) == 2
 
 
 def test_ranks_have_a_card_of_the_late_one_and_a_table_of_the_slowest(tmp_path):

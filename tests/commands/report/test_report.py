@@ -57,6 +57,7 @@ def test_a_bench_file_has_its_page_beside_it(tmp_path):
         (["a", "dirs=[b]"], "C100"),
         ([], "C103"),
         (["a", "colour=red"], "C102"),
+        (["a", "relative=fastest"], "C175"),
         (["--fast", "a"], "C124"),
     ],
 )
