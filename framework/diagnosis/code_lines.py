@@ -1,7 +1,6 @@
 """Find in the user's code the lines that take time, and the calls that wait for the device.
 
-A call waits if the host needs its result before it can continue. On a CPU it costs little, and the
-same code on a GPU would wait. Calls inside torch and Paceline are charged to the line of the user.
+A call waits if the host needs its result before it can continue. On a CPU it costs little.
 """
 
 import inspect
@@ -30,10 +29,7 @@ METHODS = (
 def largest_lines(
     sampler: StackSampler, part: str, most: int, least_share: float
 ) -> list[PythonLine]:
-    """Return at most ``most`` lines of what was labeled ``part``, the largest first.
-
-    Lines with at most ``least_share`` of the sampled time are left out.
-    """
+    """Return at most ``most`` lines labeled ``part`` with a larger share, the largest first."""
     whole_s = max(sampler.total_s, 1e-9)
     lines = [line for line in sampler.lines() if line.label == part]
     return [

@@ -26,9 +26,8 @@ Shares = Mapping[str, float]  # or seconds, by name
 class Load:
     """A model of a step, to predict the gain of advice that was not tried.
 
-    Workers divide ``load_s``, up to the number of cores; threads divide only the part that does not
-    hold Python's lock. Preparing overlaps the step if there are workers or the loader reads ahead.
-    The slower of the two then sets the pace, or the sum of both if the cores are too few.
+    Workers divide ``load_s``; threads divide only the part that does not hold Python's lock. If
+    preparing overlaps the step, the slower sets the pace, or both if the cores are too few.
     """
 
     load_s: float  # to prepare the records of a step in one thread
@@ -149,10 +148,9 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was measured of a run in one process.
+    """What was measured of a run in one process. Rates are records per second.
 
-    Rates are records per second. Gains are measured: training or computing with a change beside the
-    same without it, in turn. They are 1 if there was no reason to try the change.
+    Gains are measured with a change beside the same without it; 1 if it was not tried.
     """
 
     # The settings. Choices are named by their modules.
@@ -225,8 +223,8 @@ class Facts:
     def headroom(self) -> float:
         """The factor on the training rate if data cost nothing.
 
-        It is at most what removing the waiting and the preparing from a step can bring: other
-        programs may have been busy while only one of the two rates was measured.
+        It is at most what removing the waiting and the preparing from a step can bring, since other
+        programs may have been busy while one of the rates was measured.
         """
         factor = 1 / (self.whole / self.compute + self.copy_share)
         if self.prepare is not None:
@@ -324,10 +322,7 @@ class Facts:
 
     @property
     def lock_share(self) -> float:
-        """The share of preparing a record that holds Python's lock.
-
-        It is 0 if two threads are twice as fast as one, and 1 if they are no faster.
-        """
+        """The share of preparing a record that holds Python's lock: two threads are no faster."""
         if self.prepare is None or self.prepare_two is None or self.two_cores < LEAST_TWO:
             return 0.0
         share = 1 - (self.prepare_two / self.prepare - 1) / (self.two_cores - 1)
@@ -335,10 +330,7 @@ class Facts:
 
     @property
     def demand(self) -> float:
-        """How many times the cores that training has it could use.
-
-        Its threads that could run but have no core count, up to the cores of the affinity mask.
-        """
+        """How many times the cores that training has its threads could use, up to all allowed."""
         wanted = min(float(self.allowed_cores), self.use.own_cores + self.use.waited_cores)
         return max(1.0, wanted / max(self.use.own_cores, LEAST_CORES))
 
@@ -372,9 +364,8 @@ class RankFacts:
     step_s: float  # seconds of a mean step
     spans: Mapping[str, RankSpan] = field(default_factory=dict[str, RankSpan])
     late: LateRank | None = None  # the rank for which the others wait; None if there is none
-    # Shares of the steps' time: of exchanges without waiting for a rank, and of waiting for ranks.
-    exchange_share: float = 0.0
-    waiting_share: float = 0.0
+    exchange_share: float = 0.0  # of the steps' time, without waiting for a rank
+    waiting_share: float = 0.0  # of the steps' time, for ranks
     # The largest share of a batch, in numbers, over the mean one: in a step, and of one rank over
     # all steps. 1: all ranks have the same amount of work.
     step_work: float = 1.0
@@ -495,10 +486,9 @@ class ScriptFacts:
 
 
 def gain(facts: Facts | ScriptFacts, measured: bool = False, **changes: Any) -> float:
-    """Return the factor on the training rate if fields of its `Load` change.
+    """Return the factor on the training rate if fields of its `Load` change; at most the headroom.
 
-    It is at most the headroom. With ``measured``, the present step is as it was measured: for what
-    the model does not know of the present settings, and leaves out of the new ones.
+    With ``measured``, the present step is as it was measured, and not as the model has it.
     """
     load = facts.load
     if load is None:

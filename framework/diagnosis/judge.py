@@ -60,8 +60,7 @@ class Diagnosis:
     def best(self) -> Verdict | None:
         """Advice against the cause, or else the first that is worth following.
 
-        If no advice is worth following, rejected advice against the cause is the most likely, but
-        not what was tried and lost.
+        If there is none, it is rejected advice against the cause, unless it lost its trial.
         """
         first = sorted(self.verdicts, key=lambda verdict: verdict.rule != self.cause)
         likely = [v for v in self.rejected if v.rule == self.cause and not v.failed and not v.lost]
@@ -87,9 +86,8 @@ def verdicts_of(facts: Facts | RankFacts) -> list[Verdict]:
 def shares_of(facts: Facts, tried: Sequence[Verdict] = ()) -> dict[str, float]:
     """Return the share of a step that each part takes, the largest first.
 
-    Data takes what a step takes longer than computing and copying alone: workers take the cores
-    from computing, which no wait shows. Advice about data that was ``tried`` with a gain proves a
-    share. Validating, saving and reporting are shared out over the steps of a run.
+    Data takes what a step takes longer than computing and copying alone, and at least what advice
+    that was ``tried`` has gained. What a run does beside its steps is shared out over them.
     """
     gains = [verdict.gain for verdict in tried if verdict.tried and verdict.parts == ("wait",)]
     wait = 1 - 1 / max(facts.headroom, *gains, 1.0)
@@ -128,10 +126,9 @@ def limit_of(facts: Facts, cause: Verdict | None, good: Sequence[Verdict] = ()) 
 
 
 def cause_of(facts: Facts, good: Sequence[Verdict], others: Sequence[Verdict]) -> Verdict | None:
-    """Return the verdict that names what limits training.
+    """Return the verdict that names what limits training: the best about the largest part.
 
-    It is the best verdict about the largest part of a step. If no advice against it gained, it is
-    the verdict that the model likes best. If nothing explains the computing, data is fine.
+    If no advice gained, it is what the model likes best. If nothing explains it, data is fine.
     """
     largest = next(iter(shares_of(facts, good)))
     about = [v for v in good if largest in v.parts and v.rule not in TIPS]

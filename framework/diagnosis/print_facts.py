@@ -113,8 +113,7 @@ def advice_lines(
 ) -> list[str]:
     """Return the gain, the cause, the advice and its commands.
 
-    ``number`` is its place in a list. ``changed`` adds the advice's overrides to the words of
-    ``train``, and ``flags`` are what follows ``train`` before these words.
+    ``changed`` adds overrides to the words of ``train``, which ``flags`` precede.
     """
     gain = f"{times(verdict.gain, 2)} as fast"
     if verdict.gain == UNKNOWN:

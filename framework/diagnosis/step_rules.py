@@ -140,8 +140,7 @@ def synchronizations(facts: Facts) -> Iterator[Verdict]:
 def python_in_step(facts: Facts) -> Iterator[Verdict]:
     """Detect that Python of the model, the objective or the augment takes much of a step.
 
-    Such Python also keeps its lock from the threads that prepare batches. Without it, a step waits
-    no longer than the loader alone takes.
+    It also keeps its lock from the threads that prepare batches.
     """
     batch_size, step_s = facts.batch_size, facts.step_s
     busy_s = step_s / facts.headroom  # of a step that does not wait

@@ -1,7 +1,4 @@
-"""Clocks that never wait for the device: host time on the CPU, CUDA events on a GPU.
-
-A mark only records a name and a time. ``spans`` and ``lap`` compute the durations later.
-"""
+"""Clocks that never wait for the device: host time on the CPU, CUDA events on a GPU."""
 
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -62,10 +62,7 @@ class Cgroups:
         return min((limit for _, limit in self._limits()), default=None)
 
     def available_memory_bytes(self) -> int | None:
-        """Return what can be taken before the limit, or None without a limit.
-
-        The group's cached files count as free, because the kernel gives them back.
-        """
+        """Return what can be taken before the limit, cached files included; None without one."""
         available: list[int] = []
         for folder, limit in self._limits():
             used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
@@ -173,10 +170,7 @@ def stolen_cpu_s() -> float:
 
 
 def _cpu_s(columns: tuple[int, ...]) -> float:
-    """Return the seconds in these columns of /proc/stat, on the cores this process may run on.
-
-    psutil does not number the cores, which matters if some are offline. Source: proc(5).
-    """
+    """Return the seconds in these columns of /proc/stat, on the cores this process may run on."""
     with open("/proc/stat", encoding="ascii") as file:
         lines = [line.split() for line in file if line.startswith("cpu")]
     mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -235,9 +229,9 @@ def cores_per_rank() -> int:
 
 
 def threads_per_rank() -> int:
-    """Return how many threads torch uses for an operator: this rank's cores.
+    """Return how many threads torch uses for an operator: OMP_NUM_THREADS, or this rank's cores.
 
-    A run of one process follows OMP_NUM_THREADS. A rank ignores it because torchrun sets it to 1.
+    A rank ignores the variable because torchrun sets it to 1.
     """
     wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if wish.isdecimal() and int(wish) and "RANK" not in os.environ:

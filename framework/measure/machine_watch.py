@@ -104,10 +104,7 @@ class MachineWatch:
 
 
 def _waited_s(process: psutil.Process) -> float:
-    """Return how long the threads of a process have waited for a core, also because of a quota.
-
-    Source: the kernel's scheduler/sched-stats.rst.
-    """
+    """Return how long threads have waited for a core (the kernel's scheduler/sched-stats.rst)."""
     total = 0
     with suppress(OSError):  # it has ended
         for thread in os.listdir(f"/proc/{process.pid}/task"):

@@ -26,10 +26,7 @@ TRACK = 1  # the number of the thread that shows our spans
 
 @final
 class ProfiledClock:
-    """A clock with a tracer beside it in steps 7 to 12, whose cost between steps is not counted.
-
-    The file ``path`` is written after the last traced step, or by ``close`` if the run ends before.
-    """
+    """A clock with a tracer beside it in steps 7 to 12, which then writes the file ``path``."""
 
     def __init__(self, clock: Clock, path: Path) -> None:
         self.path = path

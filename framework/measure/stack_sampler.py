@@ -1,9 +1,7 @@
 """Attribute host time to the lines of somebody's Python code by sampling the stack of a thread.
 
-A second thread looks at the first one's stack every few milliseconds, and a sample weighs the time
-since the one before. Calls of torch and of Paceline are charged to the line outside of both that
-made them. The second thread needs Python's lock: a short switch interval makes the first thread
-release it anywhere. Source: ``sys._current_frames()``, as in py-spy's predecessors.
+A sample weighs the time since the one before. The sampling thread needs Python's lock: a short
+switch interval makes the other release it anywhere.
 """
 
 import linecache
@@ -58,10 +56,9 @@ class SampledLine:
 
 
 def charged(frame: FrameType | None) -> CodeLine | None:
-    """Return the line to charge for what ``frame`` does, or None if no code of a user runs.
+    """Return the innermost line that belongs neither to torch nor to us; None without one.
 
-    It is the innermost line that belongs neither to torch nor to us. An installed library is
-    charged only if no code of a user called it.
+    An installed library is charged only if no code of a user called it.
     """
     library: CodeLine | None = None
     for _ in range(DEEPEST):

@@ -1,8 +1,4 @@
-"""Medians, quartiles and significance tests for repeated measurements.
-
-The samples of a test are processes: windows of one process share its memory layout, its threads'
-places and the minute it ran in.
-"""
+"""Medians, quartiles and significance tests for repeated measurements, each by a process."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -155,10 +151,7 @@ class Pairs:
 
     @property
     def chance(self) -> float:
-        """The probability that equal settings look at least this good for the second.
-
-        It is the one-sided p of Wilcoxon's signed-rank test.
-        """
+        """The one-sided p of Wilcoxon's signed-rank test: the second looks so good by chance."""
         needed("scipy", "stats")
         from scipy.stats import wilcoxon  # noqa: PLC0415  # slow to import, and seldom needed
 
@@ -175,10 +168,7 @@ class Pairs:
 
 
 def take_turns(measure: Callable[[int], float], num_pairs: int) -> Pairs:
-    """Measure two settings in pairs, which begin with the one and the other in turn.
-
-    ``measure`` returns the rate of setting 0 or 1.
-    """
+    """Measure setting 0 and 1 in pairs, which begin with the one and the other in turn."""
     rates: tuple[list[float], list[float]] = ([], [])
     for number in range(num_pairs):
         for side in (number % 2, 1 - number % 2):

@@ -1,7 +1,4 @@
-"""What training takes of the machine: cores, memory and the GPU.
-
-Measuring is cheap enough for every report, and it never raises.
-"""
+"""What training takes of the machine: cores, memory and the GPU, cheaply at every report."""
 
 import multiprocessing
 import os

@@ -88,10 +88,7 @@ class Setting(NamedTuple):
     threads: int | None = None  # of torch, for an operator; None: as many as a run uses
 
     def probe(self, num_windows: int = NUM_WINDOWS, epoch: int = 1) -> Probe:
-        """Return a new probe whose measurements also end if a step takes seconds.
-
-        Epoch 0 is read to measure the parts alone.
-        """
+        """Return a new probe. Epoch 0 is read to measure the parts alone."""
         torch.set_num_threads(self.threads or host.threads_per_rank())
         config = {**self.config, "clock": "full"}
         return Probe(config, self.allowed, num_windows, GRACE_S, epoch)
@@ -328,11 +325,7 @@ def machine_of(probe: Probe) -> dict[str, Any]:
 
 
 def try_machine(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
-    """Try more or less of the machine, and read its disk. Whatever is changed is changed back.
-
-    A thread per core is tried, or fewer if other programs take cores. If the affinity mask has
-    fewer cores than the machine and training keeps those busy, all are tried.
-    """
+    """Try more or less of the machine, and read its disk. Whatever is changed is changed back."""
     fewer = cores = host.num_cores()
     threads = torch.get_num_threads()
     taken = use.others_cores + use.stolen_cores
@@ -361,8 +354,7 @@ def try_machine(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]
 def _without_opencv(probe: Probe, seconds: float) -> dict[str, Any]:
     """Train without OpenCV's own threads, if they and the workers are more than the cores.
 
-    Worker processes have settings of their own, which this process cannot change. The rates are not
-    measured in turn: threads that were off and on again take turns with ours in another way.
+    Not in turn: threads that were off and on again take turns with ours in another way.
     """
     opencv: Any = sys.modules.get("cv2")
     source = probe.assembly.train_source

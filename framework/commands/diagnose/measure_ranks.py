@@ -61,15 +61,9 @@ class RanksFailed(Exception):
 def measured_here(
     config: Config, allowed: tuple[str, ...], folder: Path, seconds: float
 ) -> RankFacts | None:
-    """Start this host's ranks, and return what all ranks measured.
+    """Start this host's ranks, and return what all ranks measured; None if another host leads.
 
-    On a host that does not lead, return None: the leader prints the diagnosis.
-
-    Args:
-        config: Plain values, resolved.
-        allowed: Prefixes of the user's packages.
-        folder: An empty directory of this host.
-        seconds: How long to measure.
+    ``folder`` is an empty directory of this host.
     """
     parallel = config["parallel"]
     job = RankedJob({**config, SECONDS: seconds}, str(folder), allowed)

@@ -1,8 +1,7 @@
 """Measure the user's own code in a step, and what a run does beside its steps.
 
-Each part of a step is timed, and its stack is sampled in further steps, since sampling makes a step
-slower. What a line spends in long operators of torch is no Python, and is subtracted: a few steps
-are watched for them.
+The stack is sampled in further steps, since sampling makes a step slower. Time in long operators of
+torch is no Python, and is subtracted: a few steps are watched for them.
 """
 
 import io
@@ -130,11 +129,7 @@ def _repeat(step: Callable[[], object], seconds: float) -> int:
 def _user_step(
     probe: Probe, parts: Parts, switch: Callable[[str], None]
 ) -> Generator[Callable[[], None]]:
-    """Yield a function that runs the user's parts as a training step does.
-
-    It calls ``switch`` with the name of each part. Hooks tell the model from the objective that
-    calls it.
-    """
+    """Yield a function that trains one step, and calls ``switch`` with the name of each part."""
     assembly = probe.assembly
     host = probe.host_batch()
     augment = assembly.augmenter(training=True)
@@ -213,11 +208,7 @@ class _LongOperators(TorchFunctionMode):
 
 
 def measure_run(probe: Probe, seconds: float) -> RunFacts:
-    """Validate, save and report as the run would, and measure what each costs.
-
-    The sinks of services are left out. Files are written where runs are, since saving is as slow as
-    that disk.
-    """
+    """Validate, save and report as the run would, where runs are, and measure what each costs."""
     given = probe.given
     every = given["checkpoint"]
     never = {"every_steps": None, "every_epochs": None, "every_s": None}
@@ -363,12 +354,9 @@ def _short_run(
 
 @final
 class StepTimer:
-    """Says after each step whether a time is over, and measures the steps after the first ones.
+    """Says after each step whether so many ``seconds`` are over, and measures the steps.
 
-    Args:
-        seconds: How long to continue after the first steps.
-        num_first: The first steps, which do not count.
-        least: The steps that are measured at least.
+    The first ``num_first`` do not count, and at least ``least`` are measured.
     """
 
     def __init__(self, seconds: float, num_first: int, least: int) -> None:

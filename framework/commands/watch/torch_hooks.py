@@ -1,7 +1,6 @@
 """Follow the steps of somebody's training loop by what it calls, and mark where time goes.
 
-Training asks for a batch, calls a module, runs backward and steps an optimizer. The time before
-each of these events belongs to a span. A step ends when the next batch is asked for after an
+The time before each event belongs to a span. A step ends when the next batch is asked for after an
 optimizer has stepped.
 """
 
