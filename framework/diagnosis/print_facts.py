@@ -10,7 +10,14 @@ from framework.cli.tables import plural, print_table
 from framework.contracts.span import IDLE, shares
 from framework.diagnosis.facts import Facts, RankFacts, ScriptFacts, Sync
 from framework.diagnosis.findings import UNKNOWN, TrainWords, Verdict, times
-from framework.diagnosis.judge import Applied, Diagnosis, script_limit, script_verdicts
+from framework.diagnosis.judge import (
+    Applied,
+    Diagnosis,
+    rank_cause,
+    script_limit,
+    script_verdicts,
+    verdicts_of,
+)
 from framework.diagnosis.script_rules import pack_words
 from framework.diagnosis.step_rules import place_of
 from framework.errors import say
@@ -192,14 +199,10 @@ def as_json(diagnosis: Diagnosis, words: Sequence[str]) -> dict[str, Any]:
     return plain
 
 
-def show_ranks(
-    facts: RankFacts,
-    verdicts: Sequence[Verdict],
-    cause: Verdict | None,
-    changed: TrainWords,
-    flags: Sequence[str],
-) -> None:
+def show_ranks(facts: RankFacts, changed: TrainWords, flags: Sequence[str]) -> None:
     """Print the spans of all ranks, and the advice."""
+    verdicts = verdicts_of(facts)
+    cause = rank_cause(facts, verdicts)
     if cause is not None:
         say(f"{_limit_of(cause)}\n")
     title = f"a step of {facts.num_ranks} ranks, over {facts.num_steps} steps"
@@ -220,14 +223,10 @@ def show_ranks(
     _say_advice(verdicts, changed, flags)
 
 
-def ranks_as_json(
-    facts: RankFacts,
-    verdicts: Sequence[Verdict],
-    cause: Verdict | None,
-    words: Sequence[str],
-    seconds: float,
-) -> dict[str, Any]:
+def ranks_as_json(facts: RankFacts, words: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return all facts and verdicts as plain values, named as those of one process."""
+    verdicts = verdicts_of(facts)
+    cause = rank_cause(facts, verdicts)
     spans = {name: span._asdict() for name, span in facts.spans.items()}
     named = {"spans": spans, "late": facts.late and facts.late._asdict()}
     return {

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from framework.diagnosis.facts import Sync
 from framework.diagnosis.findings import UNKNOWN, Repack, Verdict
-from framework.diagnosis.judge import Applied, Diagnosis, rank_cause, verdicts_of
+from framework.diagnosis.judge import Applied, Diagnosis
 from framework.diagnosis.print_facts import (
     advice_lines,
     part_rows,
@@ -61,10 +61,7 @@ def test_what_was_applied_stands_beside_what_was_predicted(capsys):
 
 
 def shown(capsys, **changes):
-    facts = rank_facts(**changes)
-    verdicts = verdicts_of(facts)
-    cause = rank_cause(facts, verdicts)
-    show_ranks(facts, verdicts, cause, lambda words: ["parallel=ddp", *words], [])
+    show_ranks(rank_facts(**changes), lambda words: ["parallel=ddp", *words], [])
     return capsys.readouterr().out
 
 
@@ -82,14 +79,12 @@ def test_the_cause_comes_first_then_the_spans_then_the_advice(capsys):
 
 
 def test_all_figures_of_ranks_are_plain_values():
-    facts = rank_facts(late=LATE)
-    verdicts = verdicts_of(facts)
-    plain = ranks_as_json(facts, verdicts, verdicts[0], ["parallel=ddp"], 9.5)
+    plain = ranks_as_json(rank_facts(late=LATE), ["parallel=ddp"], 9.5)
     read = json.loads(json.dumps(plain))
     assert (read["cause"], read["seconds"]) == ("slow_rank", 9.5)
     assert read["facts"]["ranks"]["late"]["rank"] == 1
     assert read["verdicts"][0]["rule"] == "slow_rank"
-    assert ranks_as_json(facts, [], None, [], 0.0)["cause"] == ""
+    assert ranks_as_json(rank_facts(), [], 0.0)["cause"] == ""
 
 
 def test_headline_spans_and_advice_are_printed(capsys):

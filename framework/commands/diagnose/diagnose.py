@@ -152,7 +152,6 @@ def _diagnose_ranks(
     from framework.cli.run_ranks import RankedJob  # noqa: PLC0415
     from framework.commands.diagnose import measure_ranks  # noqa: PLC0415
     from framework.diagnosis import print_facts  # noqa: PLC0415
-    from framework.diagnosis.judge import rank_cause, verdicts_of  # noqa: PLC0415
     from framework.measure.host import cores_per_rank, num_cores  # noqa: PLC0415
 
     _say_progress(start, "training all ranks")
@@ -166,13 +165,11 @@ def _diagnose_ranks(
         facts = measure_ranks.measured_here(config, allowed, folder, seconds)
     if facts is None:
         return None
-    verdicts = verdicts_of(facts)
-    cause = rank_cause(facts, verdicts)
     change = partial(changed, asked.words)
-    print_facts.show_ranks(facts, verdicts, cause, change, config_flags(asked.config_dir))
+    print_facts.show_ranks(facts, change, config_flags(asked.config_dir))
     took_s = time.perf_counter() - start
-    plain = print_facts.ranks_as_json(facts, verdicts, cause, asked.words, took_s)
-    if cause is not None:
+    plain = print_facts.ranks_as_json(facts, asked.words, took_s)
+    if plain["cause"]:
         say(f"took {took_s:.0f} s")
         if asked.apply:
             say("applied: nothing, since advice about ranks has to be followed by hand")
