@@ -49,8 +49,8 @@ def threads_of_operators(facts: Facts) -> Iterator[Verdict]:
         reading = "1 thread reads" if workers <= 1 else f"{workers} threads read"
         yield Verdict(
             "opencv_threads",
-            f"OpenCV shares each call among {facts.opencv_threads} threads, although "
-            f"{reading} records on {cores} cores.",
+            f"OpenCV shares each call among {facts.opencv_threads} threads, although {reading} "
+            f"records on {cores} cores.",
             "Switch OpenCV's threads off; the workers already share the cores.",
             facts.no_opencv_gain,
             edit="cv2.setNumThreads(0) after 'import cv2' in your module",
@@ -76,19 +76,15 @@ def other_programs(facts: Facts) -> Iterator[Verdict]:
     # Others give back no more than they take. For the rest, our threads wait for each other.
     gains = [min(facts.demand, 1 + taken_cores / max(use.own_cores, LEAST_CORES))]
     if facts.fewer_threads < facts.num_threads and not facts.cuda:
-        # Beside other programs, threads of an operator also wait for each other. The CPU time of
-        # computing with fewer threads is what computing costs without that, and all threads are
-        # taken to share it.
+        # Threads of an operator also wait for each other. The CPU time with fewer threads is what
+        # computing costs without that, and all threads are taken to share it.
         cores = max(facts.fewer_threads_cores, LEAST_CORES)
         faster = max(1.0, facts.fewer_threads_gain * facts.num_threads / cores)
         gains.append(computing_gain(facts, faster))
     action = "end the programs, or give each program its own cores with taskset"
     if facts.fewer_threads_gain >= LEAST_GAIN:
-        action += (
-            f"; until then, OMP_NUM_THREADS={facts.fewer_threads} before the command, which "
-            f"computes {facts.fewer_threads_gain:.1f} times as fast as {facts.num_threads} "
-            "threads that wait for each other"
-        )
+        action += f"; until then, OMP_NUM_THREADS={facts.fewer_threads} before the command, which "
+        action += f"computes {facts.fewer_threads_gain:.1f} times as fast"
     why = "Train when they have ended, or on cores of its own."
     yield Verdict("other_programs", f"{says}.", why, max(gains), action=action)
 
@@ -99,8 +95,7 @@ def unused_cores(facts: Facts) -> Iterator[Verdict]:
     if facts.quota_cores is not None and throttled >= THROTTLED:
         share, more = facts.computing_share, facts.demand
         if facts.num_threads < cores and not facts.cuda:
-            # A run has no more threads than its quota has cores. With more, operators share all
-            # cores.
+            # A run has no more threads than its quota has cores.
             more = max(more, cores / max(LEAST_CORES, facts.compute_cores))
         yield Verdict(
             "cpu_quota",
@@ -108,18 +103,15 @@ def unused_cores(facts: Facts) -> Iterator[Verdict]:
             f"{100 * throttled:.0f} % of its periods of 0.1 s.",
             f"Raise the quota to the {cores} cores of the affinity mask, or use a larger machine.",
             1 / (share / more + (1 - share) / facts.demand),
-            action=f"docker run --cpus={cores}, in Kubernetes limits.cpu: {cores}, or in a control "
-            f"group cpu.max = max",
+            action=f"docker run --cpus={cores}, limits.cpu: {cores} in Kubernetes, or cpu.max",
         )
     if facts.all_cores_gain >= LEAST_GAIN:
         yield Verdict(
             "few_cores",
-            f"The process may run on {cores} of {every} cores, and keeps "
-            f"{facts.use.own_cores:.1f} busy.",
+            f"The run may use {cores} of {every} cores, and keeps {facts.use.own_cores:.1f} busy.",
             f"Start it on all {every} cores.",
             facts.all_cores_gain,
-            action=f"taskset --cpu-list 0-{every - 1} paceline train ...; with Slurm, "
-            f"--cpus-per-task={every}",
+            action=f"taskset --cpu-list 0-{every - 1} before it; in Slurm, --cpus-per-task={every}",
         )
 
 
@@ -169,8 +161,7 @@ def slow_disk(facts: Facts) -> Iterator[Verdict]:
     if storage.disk == "memory" or facts.read_cores > WAITS or share < DISK_SHARE:
         return
     size = f"{storage.num_bytes / 1e6:,.0f} MB"
-    # How much of preparing holds Python's lock is unknown: threads that wait for a disk with a
-    # limit are no faster together than one.
+    # How much holds Python's lock is unknown: threads that wait for a disk are no faster together.
     factor = gain(facts, measured=True, load_s=facts.work_s, lock_share=0.0)
     overrides: tuple[str, ...] = ()
     action = ""
