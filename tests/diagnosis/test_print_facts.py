@@ -15,7 +15,7 @@ from framework.diagnosis.print_facts import (
     show_watch,
 )
 from framework.measure.statistics import Pairs
-from tests.diagnosis.cases import LATE, SLOWED, facts, rank_facts
+from tests.diagnosis.cases import LATE, facts, rank_facts
 from tests.diagnosis.test_script_rules import FACTS
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
@@ -42,13 +42,6 @@ def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
     assert "computing 32 records a step" not in by_name
     assert by_name["reading the store"] == ["-", "", "not measured"]
     assert by_name["computing"][1] == "64.00"  # ms a step of 64 records at 1,000 records/s
-
-
-def test_a_step_that_reading_slows_has_a_row_of_its_own():
-    by_name = {name: row for name, *row in part_rows(facts(**SLOWED))}
-    row = by_name["  the same while data is read"]
-    assert row == ["500", "128.00", "forward, backward, optimizer: 100 % longer"]
-    assert "  the same while data is read" not in [name for name, *_ in part_rows(facts())]
 
 
 def test_what_was_applied_stands_beside_what_was_predicted(capsys):

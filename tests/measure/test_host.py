@@ -14,7 +14,6 @@ from framework.measure import host
 from framework.measure.host import (
     Cgroups,
     Throttle,
-    cores_per_rank,
     num_cores,
     peak_rss_bytes,
     rss_bytes,
@@ -48,15 +47,6 @@ def test_a_containers_share_of_time_limits_the_cores(monkeypatch, quota, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(host.Cgroups, "cores", lambda _: quota)
     assert num_cores() == cores
-
-
-@pytest.mark.parametrize(("ranks", "cores"), [(None, 4), ("1", 4), ("2", 2), ("3", 1), ("9", 1)])
-def test_the_ranks_of_a_machine_share_its_cores(monkeypatch, ranks, cores):
-    monkeypatch.setattr(host, "num_cores", lambda: 4)
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    if ranks is not None:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-    assert cores_per_rank() == cores
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,7 @@ def measured_here(
 
 
 def measured_as_rank(job: RankedJob | None, seconds: float) -> RankFacts | None:
-    """Measure as one rank of a launcher that is not ours. Rank 0 gives the job and gets the facts.
-
-    Other ranks give and get None.
-    """
+    """Measure as a rank of a launcher that is not ours. All but rank 0 give and get None."""
     if job is not None:
         pack_missing(job.config, job.allowed)
         job = job._replace(config={**job.config, SECONDS: seconds})
@@ -174,7 +171,7 @@ def noted_sizes(micro_batches: Iterator[MicroBatch], sizes: list[float]) -> Iter
 def work_of(sizes: Sequence[Tensor]) -> tuple[float, float]:
     """Return the largest share of a batch over the mean one, step by step and over all steps.
 
-    ``sizes`` holds a tensor for each rank: 0, and then the numbers in its share of each step.
+    ``sizes`` holds for each rank 0 and the numbers in its share of each step.
     """
     num_steps = min(map(len, sizes))
     if num_steps == 1:

@@ -163,8 +163,7 @@ def _user_step(
 class _LongOperators(TorchFunctionMode):
     """Times operators of torch that a sampler counts as Python of the user, by their place.
 
-    On a CPU, the calling thread takes part in every operator: one that keeps it hardly busy was
-    interrupted by other programs. A sampler counts the interruption, too.
+    On a CPU, one that keeps the thread hardly busy was interrupted, which a sampler counts, too.
     """
 
     def __init__(self, sampler: StackSampler, on_cpu: bool) -> None:

@@ -95,10 +95,7 @@ def _path_of(dataset: Any) -> str:
 
 
 def measure_items(dataset: Any) -> ItemFacts:
-    """Read items of a copy of a Dataset: ours may open files without the original noticing.
-
-    A handle that was opened here would be inherited by forked workers, and break there.
-    """
+    """Read items of a copy: a handle that the Dataset opened here would break in forked workers."""
     dataset = deepcopy(dataset)
     num_items = len(dataset)
     order = spread(num_items, min(MOST_ITEMS, num_items)).tolist()
@@ -191,9 +188,7 @@ class ItemsDifferError(Exception):
 def repeated_item_bytes(dataset: Any) -> int:
     """Read some items twice, and return the bytes of one.
 
-    Raises:
-        ItemsDifferError: The items are random, differ in their shapes, or hold more than arrays
-            and numbers.
+    ItemsDifferError: they are random, differ in their shapes, or hold more than numbers.
     """
     num_items = len(dataset)
     with kept_generators(HOST):

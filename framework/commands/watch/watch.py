@@ -163,8 +163,7 @@ class Watch:
 def when_imported(name: str, action: Callable[[], object]) -> None:
     """Call ``action`` once, when the module ``name`` is imported, or now if it already is.
 
-    A script may set environment variables that torch reads while it is imported. So nothing may
-    import torch before the script does.
+    A script may set variables that torch reads while it is imported: nothing may import it before.
     """
     if name in sys.modules:
         action()
