@@ -8,16 +8,9 @@ from typing import Any
 
 from framework.cli.tables import plural, print_table
 from framework.contracts.span import IDLE, shares
+from framework.diagnosis import judge
 from framework.diagnosis.facts import Facts, RankFacts, ScriptFacts, Sync
 from framework.diagnosis.findings import UNKNOWN, TrainWords, Verdict, times
-from framework.diagnosis.judge import (
-    Applied,
-    Diagnosis,
-    rank_cause,
-    script_limit,
-    script_verdicts,
-    verdicts_of,
-)
 from framework.diagnosis.script_rules import pack_words
 from framework.diagnosis.step_rules import place_of
 from framework.errors import say
@@ -29,7 +22,7 @@ LEAST_S = 0.005  # what takes a script less beside its steps is left out
 WAITING = 0.2  # if less of a script's step waits, Paceline would not be much faster
 
 
-def show(diagnosis: Diagnosis, changed: TrainWords, flags: Sequence[str]) -> None:
+def show(diagnosis: judge.Diagnosis, changed: TrainWords, flags: Sequence[str]) -> None:
     """Print the diagnosis. ``changed`` and ``flags`` are as in ``advice_lines``."""
     facts = diagnosis.facts
     say(f"{diagnosis.limit}\n")
@@ -173,7 +166,7 @@ def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
     return lines
 
 
-def show_applied(applied: Applied | None) -> None:
+def show_applied(applied: judge.Applied | None) -> None:
     """Print the predicted gain beside the measured one."""
     say("")
     if applied is None:
@@ -188,7 +181,7 @@ def show_applied(applied: Applied | None) -> None:
     say(f"  predicted {verdict.gain:.2f} times as fast, measured {measured}")
 
 
-def as_json(diagnosis: Diagnosis, words: Sequence[str]) -> dict[str, Any]:
+def as_json(diagnosis: judge.Diagnosis, words: Sequence[str]) -> dict[str, Any]:
     """Return all facts, verdicts and derived figures as plain values."""
     plain: dict[str, Any] = {"command": ["paceline", "diagnose", *words], **asdict(diagnosis)}
     for name in ("headroom", "lock_share", "slowed_share"):
@@ -201,8 +194,8 @@ def as_json(diagnosis: Diagnosis, words: Sequence[str]) -> dict[str, Any]:
 
 def show_ranks(facts: RankFacts, changed: TrainWords, flags: Sequence[str]) -> None:
     """Print the spans of all ranks, and the advice."""
-    verdicts = verdicts_of(facts)
-    cause = rank_cause(facts, verdicts)
+    verdicts = judge.verdicts_of(facts)
+    cause = judge.rank_cause(facts, verdicts)
     if cause is not None:
         say(f"{_limit_of(cause)}\n")
     title = f"a step of {facts.num_ranks} ranks, over {facts.num_steps} steps"
@@ -225,8 +218,8 @@ def show_ranks(facts: RankFacts, changed: TrainWords, flags: Sequence[str]) -> N
 
 def ranks_as_json(facts: RankFacts, words: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return all facts and verdicts as plain values, named as those of one process."""
-    verdicts = verdicts_of(facts)
-    cause = rank_cause(facts, verdicts)
+    verdicts = judge.verdicts_of(facts)
+    cause = judge.rank_cause(facts, verdicts)
     spans = {name: span._asdict() for name, span in facts.spans.items()}
     named = {"spans": spans, "late": facts.late and facts.late._asdict()}
     return {
@@ -247,7 +240,7 @@ def _limit_of(cause: Verdict) -> str:
 
 def show_watch(facts: ScriptFacts) -> None:
     """Print what was seen of a script."""
-    say(f"\npaceline watch: {script_limit(facts)}")
+    say(f"\npaceline watch: {judge.script_limit(facts)}")
     if facts.steps:
         known = shares(facts.spans)
         rows: list[list[str]] = []
@@ -274,7 +267,7 @@ def show_watch(facts: ScriptFacts) -> None:
         say("; ".join(long))
     if facts.ranks > 1:
         say(f"figures of rank 0 of {facts.ranks}")
-    verdicts = script_verdicts(facts)
+    verdicts = judge.script_verdicts(facts)
     if facts.steps:
         say("\nwhat to do, the most promising first" if verdicts else "\nno advice")
     _say_advice(verdicts)
@@ -301,11 +294,11 @@ def watch_json(facts: ScriptFacts) -> dict[str, Any]:
         for name, span in facts.spans.items()
     }
     return {
-        "limit": script_limit(facts),
+        "limit": judge.script_limit(facts),
         "spans": spans,
         "step_s": facts.step_s,
         "records_per_s": facts.step_records / max(facts.step_s, 1e-9),
         "waiting": facts.waiting,
         "facts": {key: value for key, value in asdict(facts).items() if key != "spans"},
-        "verdicts": [asdict(verdict) for verdict in script_verdicts(facts)],
+        "verdicts": [asdict(verdict) for verdict in judge.script_verdicts(facts)],
     }
