@@ -54,8 +54,6 @@ def write_raw(
     path: Path,
     count: int,
     size: int,
-    chunk_records: int | None = None,
-    compression: str | None = None,
     num_different: int = 256,
 ) -> str:
     """Write raw records uint8 [3, size, size], and return the path. Images repeat."""
@@ -63,7 +61,7 @@ def write_raw(
         return str(path)
     rng = np.random.default_rng(0)
     fields = {"image": Field("uint8", (3, size, size)), "label": Field("int64", ())}
-    writer = HDF5Writer(str(path), chunk_records, compression, fields=fields, num_records=count)
+    writer = HDF5Writer(str(path), fields=fields, num_records=count)
     few = [photograph(rng, size, size).transpose(2, 0, 1) for _ in range(min(count, num_different))]
     pixels = np.stack([few[number % len(few)] for number in range(count)])
     keys = [str(number) for number in range(count)]

@@ -39,11 +39,6 @@ def _tiny_files(folder: Path) -> list[str]:
     return ["batch_size=256" if word == OF_64 else word for word in words]
 
 
-def _chunked(folder: Path) -> list[str]:
-    chunked = write_raw(folder / "chunked.h5", 2048, 64, 256, "gzip")
-    return [*SMALL, OF_64, "data=hdf5", f"data.train={chunked}"]
-
-
 PLANTED = (
     Planted("huge", "huge_records", "JPEGs of 12 megapixels are read whole", _huge),
     Planted("large", "repack_smaller", "images ten times as wide as what the model sees", _large),
@@ -52,5 +47,4 @@ PLANTED = (
     Planted("png", "decode_png", "every epoch decodes PNGs", lambda at: _codec(at, ".png")),
     Planted("webp", "decode_webp", "every epoch decodes WebP", lambda at: _codec(at, ".webp")),
     Planted("tiny_files", "small_records", "thousands of files of a kilobyte", _tiny_files),
-    Planted("chunked", "repack_contiguous", "compressed chunks are read at random", _chunked),
 )

@@ -89,7 +89,6 @@ class Storage:
     image_size: tuple[int, int] | None = None  # (height, width) of the median sampled image
     channels: int = 3
     even: bool = False  # whether all sampled images have the same size
-    chunk_records: int | None = None  # records per compressed chunk
     # (path, free path without ending for a store packed from it) by split: ``train``, ``val`` or
     # ``val.NAME`` of several.
     targets: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])

@@ -101,8 +101,6 @@ def fact_lines(facts: Facts) -> list[str]:
     records += f", {storage.codec or storage.encoding}"
     if storage.image_size is not None:
         records += f", {storage.image_size[0]} x {storage.image_size[1]} pixels"
-    if storage.chunk_records is not None:
-        records += f", in chunks of {storage.chunk_records}"
     cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"
     place = f"disk: {storage.disk}; in the page cache: {cached}"
     return [*lines, f"store: {storage.path} ({storage.form}), {records}; {place}"]

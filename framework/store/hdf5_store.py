@@ -1,9 +1,8 @@
 """HDF5 stores: raw fields are read through a memory map, and image bytes through offsets.
 
-Raw fields are contiguous by default. In a chunked dataset, even the read of a single record decodes
-a whole chunk. The file holds:
+The file holds:
 
-- ``records``: a dataset per raw field; a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1])
+- ``records``: a contiguous dataset per raw field; a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1])
   per image field; the same per ragged field, whose ``data`` are rows;
 - ``crc32`` (uint32 [N]): the checksum of each record;
 - ``keys``: the names of the records, as ``data`` and ``offsets``, unless they are numbers;
@@ -16,7 +15,6 @@ import os
 import tempfile
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
 
@@ -26,7 +24,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import Field, Placed, Places, Ragged, Records
-from framework.errors import ConfigError, DataError, words_of
+from framework.errors import DataError, words_of
 from framework.store.file_store import (
     FileStore,
     FileWriter,
@@ -37,7 +35,6 @@ from framework.store.file_store import (
 )
 from framework.store.foreign_hdf5 import (
     H5PY_ERRORS,
-    MAX_COMPRESSION_RATIO,
     hdf5_advice,
     open_hdf5,
     own_dataset,
@@ -84,56 +81,20 @@ class HDF5Store(FileStore["OpenHDF5"]):
         }
         return Places(torch.zeros_like(indices), starts)
 
-    @property
-    def chunk_records(self) -> int | None:
-        """Records per chunk of the first chunked field, or None."""
-        gathers = self._open().gathers.values()
-        return next((own.chunk_records for own in gathers if isinstance(own, _ChunkGather)), None)
-
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         crcs = content_crcs(records, self.manifest.fields)
         return mismatches(indices, crcs, self._open().crcs[indices.numpy()])
 
-    def close(self) -> None:
-        mapped = self._mapped
-        super().close()
-        if mapped is not None and mapped[0] == os.getpid() and mapped[1].file is not None:
-            mapped[1].file.close()
-
     def _map(self) -> "OpenHDF5":
-        with ExitStack() as stack:
-            file = stack.enter_context(open_hdf5(self.path))
-            opened = OpenHDF5(self.path, file)
-            if opened.file is not None:
-                stack.pop_all()  # chunked fields are read through the open file; maps need none
-        return opened
+        with open_hdf5(self.path) as file:  # maps need none
+            return OpenHDF5(self.path, file)
 
 
 @final
 class HDF5Writer(FileWriter):
-    """A RecordWriter. Raw fields are written in place; image bytes wait in temporary files.
+    """A RecordWriter. Raw fields are written in place; image bytes wait in temporary files."""
 
-    ``chunk_records`` are the records per chunk of each raw field. None stores raw fields
-    contiguously, which is the fastest to read. Chunks suit data that is read in order.
-    ``compression`` of chunks is gzip, lzf or None. ConfigError C170 if the two do not fit.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        chunk_records: int | None = None,
-        compression: str | None = None,
-        *,
-        fields: Mapping[str, Field],
-        num_records: int,
-    ) -> None:
-        where = f"chunk_records = {chunk_records}, compression = {compression}"
-        if compression is not None and chunk_records is None:
-            raise ConfigError(170, where, "only chunks can be compressed", "set chunk_records too")
-        too_few = chunk_records is not None and chunk_records < 1
-        if too_few or compression not in (None, "gzip", "lzf"):
-            what = "chunk_records must be at least 1, and compression gzip, lzf or null"
-            raise ConfigError(170, where, what, "correct or remove them")
+    def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         super().__init__(path, fields, num_records)
         self._target = _ErrorHidingFile(self._temporary)
         self._file = h5py.File(
@@ -144,21 +105,14 @@ class HDF5Writer(FileWriter):
         self._spools: dict[str, _Spool] = {"keys": _Spool(self.path.parent)}
         self._crcs: Any = self._file.create_dataset("crc32", (num_records,), "uint32")
         for name, field in fields.items():
-            if field.encoding != "raw":
-                rows = ("uint8", ())
-                if field.encoding == "ragged":
-                    rows = (field.dtype, field.row_shape)
-                self._spools[f"records/{name}"] = _Spool(self.path.parent, *rows)
+            if field.encoding == "raw":
+                shape = (num_records, *field.shape)
+                self._raw[name] = group.create_dataset(name, shape, field.dtype)
                 continue
-            chunks = None
-            if chunk_records is not None:
-                rows = min(chunk_records, max(1, num_records))
-                # HDF5 refuses a chunk of length 0, even for a field of that length.
-                chunks = (rows, *(size or 1 for size in field.shape))
-            shape = (num_records, *field.shape)
-            self._raw[name] = group.create_dataset(
-                name, shape, field.dtype, chunks=chunks, compression=compression
-            )
+            rows = ("uint8", ())
+            if field.encoding == "ragged":
+                rows = (field.dtype, field.row_shape)
+            self._spools[f"records/{name}"] = _Spool(self.path.parent, *rows)
 
     def _append(self, records: Records, keys: list[bytes] | None, crcs: np.ndarray) -> None:
         here = slice(self._num_written, self._num_written + len(crcs))
@@ -203,9 +157,8 @@ class OpenHDF5:
 
     def __init__(self, path: str, file: h5py.File) -> None:
         self.path = path
-        self.file: h5py.File | None = None  # open if a field is chunked, since h5py reads that one
         self.gathers: dict[str, Any] = {}
-        self.rows: dict[str, np.ndarray] = {}  # the maps of contiguous raw fields
+        self.rows: dict[str, np.ndarray] = {}  # the maps of raw fields
         self.begins: dict[str, int] = {}  # the first byte of each of them in the file
         self.manifest = from_json(path, _manifest_text(path, file))
         num_records = self.manifest.num_records
@@ -225,17 +178,9 @@ class OpenHDF5:
                 shape = (num_records, *field.shape)
                 if dataset.shape != shape or dataset.dtype != np.dtype(field.dtype):
                     raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
-                if dataset.chunks is None:
-                    rows = _memory_map(path, file, part)
-                    self.rows[name], self.gathers[name] = rows.numpy(), row_gather(rows)
-                    self.begins[name] = dataset.id.get_offset() or 0  # None if it is empty
-                    continue
-                if dataset.nbytes > MAX_COMPRESSION_RATIO * os.path.getsize(path):
-                    raise ValueError(
-                        f"declares {dataset.nbytes} bytes, more than the file can hold"
-                    )
-                self.file = file
-                self.gathers[name] = _ChunkGather(path, dataset)
+                rows = _memory_map(path, file, part)
+                self.rows[name], self.gathers[name] = rows.numpy(), row_gather(rows)
+                self.begins[name] = dataset.id.get_offset() or 0  # None if it is empty
         except H5PY_ERRORS as error:
             what = f"{part} does not match the manifest ({words_of(error, 200)})"
             raise DataError(105, path, what, "pack it again") from error
@@ -315,36 +260,6 @@ class _Spans:
         """Ask the disk for the records."""
         starts, lengths = self._rows(indices)
         ask_pages(self._map, starts * self._row_bytes, lengths * self._row_bytes)
-
-
-@final
-class _ChunkGather:
-    """Reads records of a chunked dataset through h5py. Each needed chunk is decoded once a call."""
-
-    def __init__(self, path: str, dataset: Any) -> None:
-        self.path = path
-        self.dataset = dataset
-        self.chunk_records = dataset.chunks[0]
-
-    def __call__(self, indices: Tensor) -> Tensor:
-        wanted = indices.numpy()
-        result = np.empty((len(wanted), *self.dataset.shape[1:]), self.dataset.dtype)
-        chunks = wanted // self.chunk_records
-        for chunk in np.unique(chunks):
-            start = int(chunk) * self.chunk_records
-            places = np.flatnonzero(chunks == chunk)
-            try:
-                rows = self.dataset[start : start + self.chunk_records]
-            except H5PY_ERRORS as error:
-                stop = min(start + self.chunk_records, len(self.dataset))
-                where = f"{self.path}: records {start} to {stop - 1}"
-                what = f"a chunk cannot be read ({words_of(error, 200)})"
-                raise DataError(102, where, what, "pack it again") from error
-            result[places] = rows[wanted[places] - start]
-        return torch.from_numpy(result)
-
-    def ask(self, indices: Tensor) -> None:
-        """Do nothing: HDF5 reads chunks by itself."""
 
 
 def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:

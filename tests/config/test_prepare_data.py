@@ -1,4 +1,3 @@
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,11 +65,7 @@ def test_a_store_that_is_named_elsewhere_is_not_ours_to_make(tmp_path, dataset):
 def test_what_was_packed_from_something_else_is_found(tmp_path):
     config = splits(tmp_path)
     for path in (config["data"][split] for split in ("train", "val")):
-        pack(
-            Packing(
-                DigitsInput("val"), partial(HDF5Writer, chunk_records=None, compression=None), path
-            )
-        )
+        pack(Packing(DigitsInput("val"), HDF5Writer, path))
     for name, count in (
         ("other", 2),
         ("digits", 0),

@@ -19,7 +19,6 @@ STORE = Storage(
     (300, 400),
     3,
     False,
-    None,
     {"train": ("photos", "photos-packed"), "val": ("val", "val-packed")},
 )
 FACTS = Facts(

@@ -96,7 +96,6 @@ PNG = {"codec": "png"}
 WEBP = {"codec": "webp"}
 TINY_FILES = {"record_bytes": 2e3, "even": True, "image_size": (32, 32)}
 SMALL = {"transform": "resize", "size": (224, 224)}
-CHUNKED = {"form": "hdf5", "encoding": "raw", "image_size": None, "chunk_records": 256}
 JPEG_OF_256 = {"encode": "jpeg", "resize": 256}
 RAW_OF_224 = {"encode": "raw", "size": [224, 224], "layout": "hwc"}
 
@@ -143,10 +142,6 @@ RAW_OF_224 = {"encode": "raw", "size": [224, 224], "layout": "hwc"}
         ("pack_folder", {"form": "hdf5"}, None),
         ("pack_folder", {**FINE}, None),
         ("pack_folder", {"read": 100000.0}, None),
-        ("repack_contiguous", {**CHUNKED}, {}),
-        ("repack_contiguous", {**CHUNKED, "shuffle": False}, None),
-        ("repack_contiguous", {**CHUNKED, "block": 256}, None),
-        ("repack_contiguous", {**CHUNKED, "chunk_records": 1}, None),
     ],
 )
 def test_a_store_is_packed_with_these_options_or_not_at_all(rule, changes, wanted):
@@ -159,16 +154,11 @@ def test_a_store_is_packed_with_these_options_or_not_at_all(rule, changes, wante
     [
         (
             "order_block",
-            {**CHUNKED},
-            ("order=block", "order.block_records=256", "order.window_blocks=4"),
-        ),
-        (
-            "order_block",
             {"disk": "rotating", "num_records": 10**6},
             ("order=block", "order.block_records=1024", "order.window_blocks=4"),
         ),
         ("order_block", {"disk": "solid state", "num_records": 10**6}, None),
-        ("order_block", {**CHUNKED, "block": 256}, None),
+        ("order_block", {"disk": "rotating", "num_records": 10**6, "block": 256}, None),
     ],
 )
 def test_a_place_or_an_order_is_advised_if_it_helps(rule, changes, wanted):

@@ -30,16 +30,6 @@ def test_the_documentation_has_a_row_for_every_cause():
             {"image_size": (3000, 4000), "workers": 4, "transform": "resize", "size": (64, 64)},
             "repack_smaller",
         ),
-        (
-            {
-                "form": "hdf5",
-                "encoding": "raw",
-                "image_size": None,
-                "chunk_records": 256,
-                "workers": 4,
-            },
-            "repack_contiguous",
-        ),
         ({**FINE}, "data_is_fine"),
         ({**FINE, "workers": 64, "num_cores": 2}, "lower_workers"),
     ],

@@ -1,6 +1,4 @@
-import multiprocessing
 import os
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -10,11 +8,10 @@ import pytest
 import torch
 
 from framework.contracts.records import Field, Manifest
-from framework.errors import ConfigError, DataError
+from framework.errors import DataError
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, plain, rows, write_case
-from tests.forks import forked
+from tests.contract.cases import IMAGE_FIELDS, plain, write_case
 from tests.store.fuzz import flips, in_a_process, judge, truncations
 
 
@@ -77,56 +74,6 @@ def test_a_manifest_too_long_for_a_header_is_kept():
     writer.write(make_records(3), ["a", "b", "c"])
     writer.close(Manifest(3, FIELDS, names, source="a test"))
     assert HDF5Store("x.h5").manifest.classes == names
-
-
-def _layout(**options):
-    """Write 20 records with these options, and return their store."""
-    writer = HDF5Writer("x.h5", **options, fields=FIELDS, num_records=20)
-    writer.write(make_records(20), [f"record-{number}" for number in range(20)])
-    writer.close(Manifest(20, FIELDS))
-    return HDF5Store("x.h5")
-
-
-@pytest.mark.parametrize(
-    ("chunk_records", "compression"), [(1, None), (3, "gzip"), (20, "lzf"), (1000, "gzip")]
-)
-def test_chunks_and_compression_read_the_same(chunk_records, compression):
-    store = _layout(chunk_records=chunk_records, compression=compression)
-    indices = [19, 0, 0, 7, 8, 3]
-    records = store.read(torch.tensor(indices))
-    assert plain(records) == rows(make_records(20), indices)
-    assert store.damaged(torch.tensor(indices), records) == []
-    assert plain(store.read(torch.tensor([], dtype=torch.int64))) == {"image": [], "label": []}
-    store.close()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compression": "gzip"},
-        {"chunk_records": 0},
-        {"chunk_records": 4, "compression": "szip"},
-        {"chunk_records": -1},
-    ],
-)
-def test_an_impossible_layout_is_refused(options):
-    with pytest.raises(ConfigError, match=r"C170.*chunk"):
-        _layout(**options)
-    assert os.listdir() == []
-
-
-def test_a_chunked_store_is_read_by_threads_and_after_a_fork():
-    store = _layout(chunk_records=4, compression="gzip")
-    expected = plain(store.read(torch.arange(20)))
-    with ThreadPoolExecutor(4) as pool:
-        assert all(
-            plain(batch) == expected for batch in pool.map(store.read, [torch.arange(20)] * 20)
-        )
-    queue = multiprocessing.get_context("fork").SimpleQueue()
-    child = forked(lambda: queue.put(plain(store.read(torch.arange(20)))))
-    assert queue.get() == expected
-    child.join()
-    store.close()
 
 
 SECRET = "secret.bin"

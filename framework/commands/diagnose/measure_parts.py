@@ -438,7 +438,6 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         record_bytes=touch(records) / len(indices),
         disk=disk_kind(path) if os.path.exists(path) else "unknown (no such path)",
         cached=cached,
-        chunk_records=first.chunk_records if isinstance(first, hdf5_store.HDF5Store) else None,
         targets={split: (given, free_target(given)) for split, given in paths.items()},
         follow_links=config["data"].get("follow_links"),
         free_bytes=free_bytes,

@@ -107,18 +107,18 @@ def test_a_dataset_is_packed_as_it_is_read_if_a_store_takes_it(words, packed):
     assert packed in pack_words if packed else pack_words == ""
 
 
-def test_chunks_and_shards_are_seen(tmp_path):
+def test_a_store_and_its_shards_are_seen(tmp_path):
     records, fields = (
         make_records(40),
         {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())},
     )
-    writer = HDF5Writer(str(tmp_path / "c.h5"), 16, "gzip", fields=fields, num_records=40)
+    writer = HDF5Writer(str(tmp_path / "c.h5"), fields=fields, num_records=40)
     writer.write(records, [""] * 40)
     writer.close(Manifest(40, fields))
     storage = storage_of(
         HDF5Store(str(tmp_path / "c.h5")), {"data": {"train": str(tmp_path / "c.h5"), "val": None}}
     )
-    assert (storage.form, storage.chunk_records, storage.encoding) == ("hdf5", 16, "raw")
+    assert (storage.form, storage.encoding) == ("hdf5", "raw")
     assert storage.record_bytes == 3 * 4 * 4 + 8
     assert storage.cached == 1.0
 
