@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -168,19 +168,6 @@ def digest(*parts: np.ndarray) -> str:
     return total.hexdigest()
 
 
-class MappedFile(Protocol):
-    """A store's file, mapped by this process."""
-
-    manifest: Manifest
-
-    def keys(self, indices: Tensor) -> Sequence[Any]:
-        """Return the name of each record, as a buffer of bytes, if names are stored."""
-        ...
-
-
-MappedT = TypeVar("MappedT", bound=MappedFile)
-
-
 def check_range(indices: Tensor, count: int) -> None:
     """Raise IndexError if an index is not one of ``count`` records."""
     numbers = indices.numpy()  # whose operators keep Python's lock, which takes less than giving it
@@ -191,7 +178,7 @@ def check_range(indices: Tensor, count: int) -> None:
         raise IndexError(f"records {first}..{last} of {count}")
 
 
-class FileStore(ABC, Generic[MappedT]):
+class FileStore(ABC):
     """A RecordStore in one file. Each process maps the file when it first needs it."""
 
     choice: ClassVar[str]  # of data=, for errors
@@ -201,16 +188,16 @@ class FileStore(ABC, Generic[MappedT]):
         self._manifest: Manifest | None = None
         self._identity: Identity | None = None
         # With the number of the process: a forked child must not use the maps of its parent.
-        self._mapped: tuple[int, MappedT] | None = None
+        self._mapped: tuple[int, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mapped": None}
 
     @property
     def manifest(self) -> Manifest:
-        if self._manifest is None:
-            self._manifest = self._open().manifest
-        return self._manifest
+        manifest: Manifest = self._manifest or self._open().manifest
+        self._manifest = manifest
+        return manifest
 
     @abstractmethod
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records: ...
@@ -244,8 +231,8 @@ class FileStore(ABC, Generic[MappedT]):
     def close(self) -> None:
         self._mapped = None
 
-    def _open(self) -> MappedT:
-        """Return the file as mapped by this process, after mapping it if necessary."""
+    def _open(self) -> Any:
+        """Return what ``_map`` made in this process."""
         mapped = self._mapped
         if mapped is not None and mapped[0] == os.getpid():
             return mapped[1]
@@ -258,7 +245,8 @@ class FileStore(ABC, Generic[MappedT]):
         return file
 
     @abstractmethod
-    def _map(self) -> MappedT: ...
+    def _map(self) -> Any:
+        """Map the file. The result has its ``manifest``, and the ``keys`` of some records."""
 
 
 class FileWriter(ABC):

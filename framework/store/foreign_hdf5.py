@@ -5,8 +5,7 @@ Nothing outside of the file is read, and no plugin is run, whatever the file ask
 
 import math
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -240,70 +239,40 @@ def is_column(dataset: Dataset) -> bool:
 
 def hdf5_advice(path: str) -> str:
     """Suggest how to pack another program's HDF5 file: by a command, or by ``input=function``."""
-    try:
-        fields, splits = _suggestion(ForeignHDF5(path))
-    except DataError:
-        fields, splits = {}, []
+    fields: dict[str, str] = {}
+    with suppress(DataError):
+        fields = suggested_fields(ForeignHDF5(path))
     if not fields:
         return foreign.OTHER_WAY
     words = ("input=hdf5", f"input.path={path}", foreign.fields_word(fields))
-    command = foreign.pack_command(path, *words)
-    return f"choose one of its splits ({', '.join(splits)}), and {command}" if splits else command
+    return foreign.pack_command(path, *words)
 
 
 def suggested_fields(file: ForeignHDF5) -> dict[str, str]:
-    """Return a data set, or a pattern of the records' data sets, for each field.
+    """Return a data set for each field: those of the length that most data sets share.
 
-    Many data sets, or several in groups that all have lengths of their own, are records. Of a few
-    the records have the length that most of them share. DataError D192 for a group per split.
+    More than ``MOST_FIELDS`` data sets are one per record, or one per record and field. DataError
+    D192 for a group per split.
     """
-    fields, splits = _suggestion(file)
-    if splits:
-        raise foreign.several_splits(file.path, splits, foreign.fields_word(fields))
-    return fields
-
-
-def _suggestion(file: ForeignHDF5) -> tuple[dict[str, str], list[str]]:
-    """Return the fields, and the splits that the file has. Fields are then those of one split."""
     datasets = {name: data for name, data in file.datasets.items() if foreign.is_quotable(name)}
     groups = {name.partition("/")[0] for name in datasets if "/" in name}
     splits = sorted(group for group in groups if group.lower() in foreign.USUAL_SPLITS)
-    if len(splits) < 2:
-        return _fields_of(datasets), []
-    split = f"{foreign.example_split(splits)}/"
-    own = {
-        name.removeprefix(split): data for name, data in datasets.items() if name.startswith(split)
-    }
-    return {name: split + path for name, path in _fields_of(own).items()}, splits
-
-
-def _fields_of(datasets: Mapping[str, Dataset]) -> dict[str, str]:
+    if len(splits) > 1:
+        first = f"{foreign.example_split(splits)}/"
+        names = {name.rpartition("/")[2]: name for name in datasets if name.startswith(first)}
+        raise foreign.several_splits(file.path, splits, foreign.fields_word(names))
+    if len(datasets) > foreign.MOST_FIELDS:
+        ((depth, _),) = Counter(name.count("/") for name in datasets).most_common(1)
+        stars = "*/" * depth
+        lasts = [name.rpartition("/")[2] for name in datasets if name.count("/") == depth]
+        if depth and len(set(lasts)) <= foreign.MOST_FIELDS:
+            return {foreign.field_name(last, {}): stars + last for last in dict.fromkeys(lasts)}
+        return {"value": f"{stars}*"}
     lengths = {name: data.shape[0] for name, data in datasets.items() if is_column(data)}
     counts = Counter(lengths.values())
-    in_groups = sum("/" in name for name in lengths) > 2
-    most_fields = foreign.MOST_FIELDS
-    if len(datasets) <= most_fields and not (in_groups and max(counts.values()) == 1):
-        length = max(counts, key=lambda length: (counts[length], length), default=0)
-        return _named_by_last(name for name, own_length in lengths.items() if own_length == length)
-    # A pattern for each name that the data sets of all records share; without such names each data
-    # set is a record.
-    ((depth, _),) = Counter(name.count("/") for name in datasets).most_common(1)
-    records: defaultdict[str, set[str]] = defaultdict(set)  # groups by the last part of the name
-    for name in datasets:
-        if name.count("/") == depth:
-            group, _, last = name.rpartition("/")
-            records[last].add(group)
-    most = max(map(len, records.values()))
-    shared = [last for last, groups in records.items() if len(groups) == most]
-    is_named = len(shared) <= most_fields and not any(map(foreign.LAST_NUMBER.fullmatch, shared))
-    if not depth or most == 1 or not is_named:
-        return {"value": "/".join(["*"] * (depth + 1))}
-    return _named_by_last("/".join([*["*"] * depth, last]) for last in shared)
-
-
-def _named_by_last(paths: Iterable[str]) -> dict[str, str]:
-    """Return a field for each data set or pattern, named by the last part of its path."""
+    length = max(counts, key=lambda length: (counts[length], length), default=0)
     fields: dict[str, str] = {}
-    for path in paths:
-        fields[foreign.field_name(path.rpartition("/")[2], fields)] = path
+    for name, own_length in lengths.items():
+        if own_length == length:
+            fields[foreign.field_name(name.rpartition("/")[2], fields)] = name
     return fields

@@ -50,7 +50,7 @@ KEY = Field("uint8", (None,) * 3, "image")  # a byte string, stored as image byt
 
 
 @final
-class HDF5Store(FileStore["OpenHDF5"]):
+class HDF5Store(FileStore):
     """A RecordStore over one HDF5 file."""
 
     choice = "hdf5"

@@ -47,7 +47,7 @@ CRCS, KEYS, HEADS = "\0crc32", "\0keys", "\0heads"  # parts of a block beside th
 
 
 @final
-class LMDBStore(FileStore["OpenLMDB"]):
+class LMDBStore(FileStore):
     """A RecordStore over one LMDB file."""
 
     choice = "lmdb"

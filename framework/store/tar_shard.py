@@ -14,14 +14,13 @@ import stat
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import NamedTuple, final
 from zlib import crc32
 
 import numpy as np
 
 from framework.errors import DataError, ResourceError
-from framework.store.files import Identity, identify, named_files, unreadable
+from framework.store.files import Identity, identify, unreadable
 from framework.system.durable import write_bytes
 
 INDEX_SUFFIX = ".paceline"  # behind the shard's name
@@ -33,13 +32,6 @@ MAGIC = b"PLTARIX3"
 WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 RECORD = np.dtype([("key_bytes", "<i8"), ("members", "<i8")])
 MEMBER = np.dtype([("suffix", "<u4"), ("start", "<i8"), ("size", "<i8"), ("crc", "<u4")])
-COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gzip -dk"),
-    b"BZh": ("bzip2", "bzip2 -dk"),
-    b"\xfd7zXZ": ("xz", "xz -dk"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
-}
-COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 # What tarfile raises for damaged files, and NumPy for damaged indexes.
 DAMAGE = (ValueError, ArithmeticError, LookupError, RecursionError, OSError, EOFError, MemoryError)
 
@@ -68,20 +60,6 @@ class ShardIndex(NamedTuple):
 def is_text_suffix(suffix: str) -> bool:
     """Return whether a member with this suffix is a text, such as ``cls`` and ``score.txt``."""
     return suffix.lower().rpartition(".")[2] in ("cls", "txt")
-
-
-def named_shards(path: str) -> list[str]:
-    """Return a shard, all shards under a folder, or those of a pattern, in byte order.
-
-    Raises:
-        DataError: D101 if there is no shard; D166 if a folder holds only compressed ones.
-    """
-    try:
-        return named_files(path, (".tar",))
-    except DataError:
-        if os.path.isdir(path):
-            list_shard(named_files(path, COMPRESSED_SUFFIXES)[0])
-        raise
 
 
 def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, Identity, bool]:
@@ -125,7 +103,7 @@ def list_shard(shard: str) -> ShardIndex:
     left_out = 0
     try:
         with _Headers(shard) as file:
-            for name, start, size, is_file in _members(file, shard):
+            for name, start, size, is_file in _members(file):
                 if name.startswith("/") or ".." in name.split("/") or "\0" in name:
                     what = f"member {name!r} leads out of the archive"
                     raise DataError(165, shard, what, "do not trust this file")
@@ -147,7 +125,8 @@ def list_shard(shard: str) -> ShardIndex:
         raise unreadable(shard, error) from error
     except (tarfile.TarError, *DAMAGE) as error:
         what = f"not a whole, uncompressed .tar file ({error})"
-        raise DataError(166, shard, what, "get it again; unpack .tar.gz to .tar") from error
+        fix = "get it again, or unpack it to .tar: gzip -dk, bzip2 -dk, xz -dk or zstd -d"
+        raise DataError(166, shard, what, fix) from error
     places = [member for members in records.values() for member in members.values()]
     suffixes = list(dict.fromkeys(place[0] for place in places))
     numbers = {suffix: number for number, suffix in enumerate(suffixes)}
@@ -172,13 +151,8 @@ class _Headers(io.FileIO):
         return super().read(size)
 
 
-def _members(file: io.FileIO, shard: str) -> Iterator[tuple[str, int, int, bool]]:
+def _members(file: io.FileIO) -> Iterator[tuple[str, int, int, bool]]:
     """Yield the name, first byte and size of each member, and whether it is a plain file."""
-    head = os.pread(file.fileno(), 8, 0)
-    for magic, (name, command) in COMPRESSED.items():
-        if head.startswith(magic):
-            what = f"is compressed with {name}, so its members cannot be read at any place"
-            raise DataError(166, shard, what, f"unpack it to .tar: {command} {quote(shard)}")
     num_bytes = os.fstat(file.fileno()).st_size
     with tarfile.open(fileobj=file, mode="r:") as archive:
         last = -1

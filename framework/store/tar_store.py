@@ -19,11 +19,11 @@ from framework.contracts.records import LABEL, Field, Manifest, Records
 from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import BadImage, shared_channels
 from framework.store import values
-from framework.store.files import identify, sampled_digest, unreadable
+from framework.store.files import identify, named_files, sampled_digest, unreadable
 from framework.store.folder_store import SUFFIXES
 from framework.store.foreign import NPY, field_name, number_of, refuse_other
 from framework.store.gather import ask_pages, map_of, ragged_of, should_ask
-from framework.store.tar_shard import HEADER, INDEX_SUFFIX, Listed, is_text_suffix, named_shards
+from framework.store.tar_shard import HEADER, INDEX_SUFFIX, Listed, is_text_suffix
 
 MOST_MAPS = 256  # of one process: each holds a file descriptor, and 1,024 is the usual limit
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
@@ -256,7 +256,7 @@ class TarStore:
     @cached_property
     def listed(self) -> Listed:
         """The records of all shards. DataError D101, D110, and those of a bad shard."""
-        records = Listed(named_shards(self.path), self.keep)
+        records = Listed(named_files(self.path, (".tar",)), self.keep)
         if not len(records):
             raise DataError(110, self.path, "no file inside", "give .tar files that hold images")
         return records

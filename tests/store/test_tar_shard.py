@@ -10,7 +10,7 @@ import pytest
 
 from framework.errors import DataError
 from framework.store import tar_shard
-from framework.store.tar_shard import index_places, list_shard, named_shards, shard_index
+from framework.store.tar_shard import index_places, list_shard, shard_index
 from tests.contract.cases import write_tar
 
 MEMBERS = [("a/1.jpg", b"x" * 700), ("a/1.CLS", b"3"), ("b.seg.png", b"y"), ("b.txt", b"t" * 99)]
@@ -82,9 +82,8 @@ def test_an_archive_that_is_cut_off_anywhere_is_refused_or_whole(kind):
 
 def test_a_compressed_archive_is_refused_with_the_command_that_unpacks_it():
     Path("x.tar.gz").write_bytes(gzip.compress(Path(write_tar("x", MEMBERS)).read_bytes()))
-    for path in ("x.tar.gz", "."):
-        with pytest.raises(DataError, match=r"D166.*compressed with gzip.*gzip -dk .*x\.tar\.gz"):
-            list_shard(named_shards(path)[0])
+    with pytest.raises(DataError, match=r"D166.*x\.tar\.gz.*unpack it to \.tar: gzip -dk"):
+        list_shard("x.tar.gz")
 
 
 def test_a_header_that_asks_for_gigabytes_is_refused():
