@@ -147,8 +147,7 @@ def _share(value: Any, field: Field) -> np.ndarray:
 def _combined(shares: np.ndarray, white: int) -> ChannelStatistics | None:
     """Combine shares [records, channels, 3], in any order. None if a value is not finite.
 
-    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
-    sample variances" (1979).
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm" (1979).
     """
     means: list[float] = []
     deviations: list[float] = []

@@ -1,8 +1,8 @@
 """Stores that are one file: the manifest, the checksums, and base classes of stores and writers.
 
 A checksum is CRC32 over the bytes of a record, a digest SHA-256 over the CRC32s of a store. ISA-L
-computes 25 to 55 GB/s per core, about 2 us for a JPEG of 100 kB. A call of it takes longer than the
-bytes of a short record, so those are left to one call of ``native/crc32.c`` for all records.
+computes 25 to 55 GB/s per core, but a call takes longer than the bytes of a short record. Those
+are left to one call of ``native/crc32.c`` for all records.
 """
 
 import hashlib

@@ -56,9 +56,9 @@ def identify(path: str, before: Identity | None = None) -> Identity:
 def sampled_digest(paths: Sequence[str], names: Iterable[str] = ()) -> str:
     """Return a SHA-256 that tells files from others without reading all of them, in hexadecimal.
 
-    It is of all ``names``, and of the sizes and contents of evenly spread files: at most ``PIECES``
-    pieces, which are everything if the files are small. Time and place of the files do not count. A
-    file that cannot be read counts as empty.
+    It is of all ``names``, and of the sizes and contents of evenly spread files: at most
+    ``PIECES`` pieces. Time and place of the files do not count. A file that cannot be read counts
+    as empty.
     """
     digest = sha256("\0".join([str(len(paths)), *names]).encode(errors="surrogateescape"))
     numbers = np.linspace(0, len(paths) - 1, min(len(paths), PIECES)).astype(int)
@@ -171,15 +171,10 @@ def walk(
 ) -> Walked:
     """Find the regular files under ``root`` whose lower-case names end in one of ``suffixes``.
 
-    Args:
-        root: a folder, or a link to one.
-        suffixes: in lower case; ``("",)`` for all files.
-        follow_links: a folder; links whose real target lies under it are followed. Each folder is
-            walked once, so that circles end. None: no link is followed.
-        hidden: whether names that begin with a dot count. Programs keep copies under such names.
-
-    Raises:
-        DataError: D101 if a folder is missing or cannot be read.
+    Links are followed if their real target lies under the folder ``follow_links``; None: no link
+    is. Each folder is walked once, so that circles end. Names that begin with a dot count only if
+    ``hidden``: programs keep copies under them. DataError D101 if a folder is missing or
+    unreadable.
     """
     if not os.path.isdir(root):
         fix = "correct the path (source, data.train or input.path)"
@@ -267,9 +262,9 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
 def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None) -> list[bytes]:
     """Return the content of each file. DataError D101 if one cannot be read.
 
-    Files that are not in memory are asked for before the first of them is read: with one request at
-    a time, a disk reads small files a quarter as fast (benchmarks/README.md). What opening and
-    reading each file took is added to ``seconds``: float64 [files].
+    All are asked for before the first is read: with one request at a time, a disk reads small
+    files a quarter as fast (benchmarks/README.md). What opening and reading each file took is
+    added to ``seconds``: float64 [files].
     """
     contents: list[bytes] = []
     for first in range(0, len(paths), AT_ONCE):
@@ -350,10 +345,9 @@ class DiskReads:
         self._blocks = 0
 
     def were_made(self, num_files: int) -> bool:
-        """Return whether files come from a disk, of which ``num_files`` were read since last time.
+        """Return whether ``num_files``, all that were read since last time, came from a disk.
 
-        They do if the system has read at least 512 bytes for each. A file that is not in memory
-        takes at least 4 kB, and a process also reads a few pages for other reasons.
+        The system then has read at least 512 bytes for each: a file takes at least 4 kB.
         """
         blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
         before, self._blocks = self._blocks, blocks

@@ -40,13 +40,9 @@ while h5py.h5pl.size():
 
 
 class Dataset(NamedTuple):
-    """A data set of a kind that can be packed.
-
-    Attributes:
-        shape: Of all its values. A scalar has the shape ().
-        dtype: Of a number; uint8 for texts and bytes.
-        kind: ``numbers``; ``rows``: values are arrays of different lengths; ``text``; ``bytes``.
-        offset: The byte of the file where the numbers lie one after another, or None.
+    """A data set of a kind that can be packed: ``numbers``, ``rows`` (arrays of different
+    lengths), ``text`` or ``bytes``. A scalar has the shape (). Texts and bytes are uint8.
+    ``offset`` is the byte of the file where numbers lie one after another, or None.
     """
 
     shape: tuple[int, ...]

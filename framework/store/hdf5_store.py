@@ -1,12 +1,9 @@
 """HDF5 stores: raw fields are read through a memory map, and image bytes through offsets.
 
-The file holds:
-
-- ``records``: a contiguous dataset per raw field; a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1])
-  per image field; the same per ragged field, whose ``data`` are rows;
-- ``crc32`` (uint32 [N]): the checksum of each record;
-- ``keys``: the names of the records, as ``data`` and ``offsets``, unless they are numbers;
-- the attribute ``manifest`` of the root, which is written last.
+The file holds ``records``: a contiguous dataset per raw field, and a group of ``data`` (uint8, or
+rows of a ragged field) and ``offsets`` (int64 [N + 1]) per other field; ``crc32`` (uint32 [N]);
+``keys``, as such a group, unless they are numbers; and the attribute ``manifest`` of the root,
+which is written last.
 """
 
 import io

@@ -1,11 +1,11 @@
 """LMDB stores: blocks of records under the number of their first one, then the manifest.
 
-A number is 8 bytes, big-endian. A value per record would cost a search, a header and often whole
-pages for each. A block holds consecutive records: their CRC32 (uint32, little-endian), the array of
-each raw field in the manifest's order, and for each other field, and for the keys unless these are
-numbers, where the bytes of each record begin in the block, and where the last ones end (int64).
-Then come these bytes. Each part is padded to 8 bytes. A CRC32 covers the fields, the number and the
-key, so that it also detects a record in a wrong place. Files have LMDB 0.9's format.
+A number is 8 bytes, big-endian. A block holds consecutive records: their CRC32 (uint32), the array
+of each raw field in the manifest's order, and for each other field, and for the keys unless these
+are numbers, where the bytes of each record begin in the block, and where the last ones end
+(int64). Then come these bytes. Each part is padded to 8 bytes. A CRC32 covers the fields, the
+number and the key, so that it also detects a record in a wrong place. Files have LMDB 0.9's
+format.
 """
 
 import math
@@ -200,15 +200,10 @@ class LMDBWriter(FileWriter):
 
 @final
 class OpenLMDB:
-    """The blocks of a mapped file. DataError D105 if they do not hold the manifest's records.
+    """The blocks of a mapped file (uint8 [size]). DataError D105 if they do not fit the manifest.
 
-    Args:
-        path: Of the file, for errors.
-        manifest: Of the store.
-        file: The map: uint8 [size].
-        firsts: The number of the first record of each block: int64 [blocks].
-        offsets: Where each block begins in the file: int64 [blocks].
-        sizes: The bytes of each block: int64 [blocks].
+    A block has the number ``firsts`` of its first record, and lies at ``offsets`` in the file with
+    so many bytes (``sizes``): int64 [blocks] each.
     """
 
     def __init__(

@@ -1,10 +1,9 @@
 """Parquet files and Hugging Face datasets as a store, through pyarrow (extra ``parquet``).
 
 Parquet keeps rows in groups of some 100 images or 100,000 rows of numbers, which can only be
-decoded as a whole. Each process caches the groups used last, up to ``cache_mb``. If the data is
-larger and is read in random order, nearly every record decodes a group; with ``order=block`` each
-group is decoded about once per epoch. Arrow files, which ``datasets.Dataset.save_to_disk`` writes,
-are not compressed: they are mapped into memory, so that any row can be read alone.
+decoded as a whole. Each process caches the groups used last, up to ``cache_mb``. Arrow files,
+which ``datasets.Dataset.save_to_disk`` writes, are mapped into memory, so that any row is read
+alone.
 """
 
 import json
@@ -46,17 +45,15 @@ class ParquetStore:
     """A RecordStore over Parquet or Arrow files with the same columns.
 
     Images are a column of bytes, or of structs ``{bytes, path}`` as Hugging Face writes them.
-    Numbers and lists of a fixed size become raw fields, other lists become ragged fields, and texts
-    stay texts. Texts in the field ``label`` are class names, or class numbers if all of them are
-    integers and ``classes`` does not name them all. A ``ClassLabel`` column has its own names.
-    ``conf/data/parquet.yaml`` describes the options. ``group`` is where they stand, for messages:
-    ``data`` or ``input``. Parquet's page checksums are compared if they were written.
+    Numbers and lists of a fixed size become raw fields, other lists ragged fields. Texts in the
+    field ``label`` are class names, or class numbers if all of them are integers and ``classes``
+    does not name them all. A ``ClassLabel`` column has its own names. Page checksums are compared
+    if there are any. ``conf/data/parquet.yaml`` describes the options, of which errors say that
+    they stand in ``group``.
 
-    Raises:
-        ConfigError: C161, C162 or C179 for options that do not fit.
-        DataError: D101, D102, D103, D109, D167, D169 for files and columns that do not fit; D192 if
-            a folder holds several splits.
-        ResourceError: R112 if pyarrow is not installed.
+    ConfigError C161, C162 or C179 for options that do not fit; DataError D101, D102, D103, D109,
+    D167, D169 for files and columns that do not fit, D192 for several splits; ResourceError R112
+    without pyarrow.
     """
 
     samples_colors = True
@@ -348,11 +345,7 @@ class ParquetStore:
 
 
 def _files_of(path: str, group: str) -> list[str]:
-    """Return the files of a data set.
-
-    Raises:
-        DataError: D101 if there is none, D102 if their list is damaged, D192 for several splits.
-    """
+    """Return the files of a data set. DataError D101, D102 for a damaged list, D192 for splits."""
     key = "data.train" if group == "data" else "input.path"
     if not os.path.isdir(path):
         return named_files(path, COLUMNS)

@@ -1,8 +1,8 @@
 """Where a store lies before it is read: in memory, in the page cache, or cold on its disk.
 
-``data.stage=ram`` copies a store into memory (``/dev/shm``) before training. All ranks and runs of
-a user share the copy. Each process that uses it holds a lock on it, and the last one removes it.
-The system releases the lock of a process that dies, so the next run can remove what is unused.
+``data.stage=ram`` copies a store into memory (``/dev/shm``). All ranks and runs of a user share
+the copy. Each process that uses it holds a lock on it, which the system releases if the process
+dies. The last one, or else the next run, removes the copy.
 """
 
 import ctypes

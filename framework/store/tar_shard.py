@@ -39,14 +39,11 @@ DAMAGE = (ValueError, ArithmeticError, LookupError, RecursionError, OSError, EOF
 class ShardIndex(NamedTuple):
     """The records of a shard in the order of their first members, and the places of all members.
 
-    Attributes:
-        suffixes: What stands behind the first dot of members' names.
-        keys: The names of the records up to the first dot, one after another.
-        records: ``RECORD`` [records]: the bytes of each name, and the number of members.
-        members: ``MEMBER`` [members]: the number of the suffix, the first byte in the shard, the
-            bytes, and the CRC32 of the header, the ``HEADER`` bytes before the first one.
-        texts: The bytes of the members that are short texts, one after another.
-        left_out: The number of members that belong to no record.
+    A suffix is what stands behind the first dot of a member's name, a key what stands before it.
+    ``records`` (``RECORD``) has the bytes of each key in ``keys``, and the number of members.
+    ``members`` (``MEMBER``) has the number of the suffix, the first byte in the shard, the bytes,
+    and the CRC32 of the ``HEADER`` bytes before. ``texts`` are the short texts, one after another.
+    ``left_out`` members belong to no record.
     """
 
     suffixes: list[str]
@@ -65,11 +62,9 @@ def is_text_suffix(suffix: str) -> bool:
 def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, Identity, bool]:
     """Return the index of a shard, the shard's identity, and whether the index is a file.
 
-    ``keep`` says whether to write the index if there is none.
-
-    Raises:
-        DataError: D101 if the shard cannot be read; D117 if it changes meanwhile; D163 for a member
-            that is there twice; D165 for one that leads out; D166 for a damaged or compressed file.
+    If there is none, ``keep`` says whether to write it. DataError D101 if the shard cannot be
+    read, D117 if it changes meanwhile, D163 for a member that is there twice, D165 for one that
+    leads out, D166 for a damaged or compressed file.
     """
     identity = identify(shard)
     places = index_places(shard)
@@ -211,16 +206,10 @@ def _read_index(place: str, identity: Identity) -> ShardIndex | None:
 class Listed:
     """The records of several shards, as arrays.
 
-    Attributes:
-        shards: The paths.
-        identities: Of the shards when they were indexed.
-        unkept: The shards whose index could not be written.
-        suffixes: All suffixes.
-        firsts: int64 [records + 1]: the number of each record's first member.
-        kinds: int64 [members]: the number of the suffix.
-        starts, sizes, crcs: Of all members, as in ``ShardIndex``.
-        shard_numbers: int64 [records]: the number of the shard.
-        left_out: The number of members that belong to no record.
+    ``unkept`` are the shards whose index could not be written. ``firsts`` (int64 [records + 1])
+    has the number of each record's first member, ``shard_numbers`` that of its shard. Of all
+    members, ``kinds`` has the number of the suffix, and ``starts``, ``sizes``, ``crcs`` are as in
+    ``ShardIndex``.
     """
 
     def __init__(self, shards: Sequence[str], keep: bool) -> None:

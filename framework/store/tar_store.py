@@ -1,7 +1,6 @@
 """WebDataset shards as a store: records are read at any place, through memory maps.
 
-An image is a view of the map, so it is not copied before it is decoded. A shard that is truncated
-while it is read may still kill the process, as with any memory map.
+A shard that is truncated while it is read may kill the process, as with any memory map.
 """
 
 import io
@@ -34,19 +33,15 @@ NONE, SEVERAL = -1, -2  # instead of a member's number
 class TarStore:
     """A RecordStore over .tar files, with an index that is written once.
 
-    Records come in the byte order of the shards' names, and in a shard in the order of its members.
-    A record's key is its members' common name. Links and devices are left out. By its suffix, a
-    member is an image, or ``npy``: an array; ``cls``: a number; ``txt``: a number if the first one
-    is, else a text; ``json``: a text; else bytes. For ``label``, ``cls`` and ``txt`` are a class's
-    number or name. Bytes have no checksums. Headers have one, so a replaced shard is noticed.
+    Records come in the byte order of the shards' names, and in a shard in the order of its
+    members. A record's key is its members' common name. Links and devices are left out. By its
+    suffix, a member is an image, an array (``npy``), a number (``cls``), a number or else a text
+    (``txt``), a text (``json``), or bytes. For ``label``, ``cls`` and ``txt`` are a class's number
+    or name. ``conf/data/tar.yaml`` describes the options, of which errors say that they stand in
+    ``group``. ``keep`` says whether to write an index that does not exist yet.
 
-    ``conf/data/tar.yaml`` describes the options. ``keep`` says whether to write an index that does
-    not exist yet, ``group`` where the options stand, for errors: ``data`` or ``input``.
-
-    Raises:
-        ConfigError: C160, C161, C162 or C179 for options that do not fit.
-        DataError: D101, D103, D163, D165 or D166 for a missing or bad shard; D106, D112, D162, D167
-            if the first record cannot be read.
+    ConfigError C160, C161, C162 or C179 for options that do not fit; DataError D101, D103, D163,
+    D165 or D166 for a missing or bad shard, D106, D112, D162 or D167 for the first record.
     """
 
     samples_colors = True
@@ -386,9 +381,7 @@ class TarStore:
     def value(self, field: str, index: int) -> Any:
         """Return an image file's bytes, an array (of no dimension for a number) or a string.
 
-        Raises:
-            DataError: D112 for a damaged array, D162 for a text that is no number or not UTF-8,
-                D167 for a value that is not of the field's kind, and those of ``read``.
+        DataError D112, D162 or D167 for what it is not, and those of ``read``.
         """
         return self.parsed(self.member_bytes(field, index), field, index)
 

@@ -162,21 +162,13 @@ def label_column(
     group: str = "input",
     refuse: Callable[[int, DataError], None] = _raise,
 ) -> tuple[list[int], list[str]]:
-    """Return a label for each text of a table's column, and the classes.
+    """Return a label for each text of a table's column (at least one), and the classes.
 
     If all texts are integers, they are the labels, with gaps: "10" is 10. ``classes`` then names
     them, unless the integers are names in it. Other texts are names, as in ``number_classes``.
-
-    Args:
-        texts: A cell of the column for each row, at least one.
-        classes: All classes in the order of their numbers; None: those of the column.
-        path: The table, for errors, in which ``place`` names a row.
-        place: Returns the name of a row.
-        group: Where the options stand.
-        refuse: Called with a row and its error; the row's label is 0 if this does not raise it.
-
-    Raises:
-        DataError: D161 for a class that ``classes`` lacks; D162 for a negative or a huge integer.
+    ``path`` is the table, and ``place`` names a row, for errors. ``refuse`` is called with a row
+    and its error: DataError D162 for a negative or a huge integer, whose label is 0 if this does
+    not raise it. DataError D161 for a class that ``classes`` lacks.
     """
     integers = [text.strip() for text in texts]
     is_named = classes is not None and set(texts) <= {str(name) for name in classes}
