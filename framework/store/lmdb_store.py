@@ -132,7 +132,7 @@ class LMDBWriter(FileWriter):
             self._strings.setdefault(KEYS, [])
         sizes = np.full(count, sum(column.nbytes for column in arrays.values()) // max(1, count))
         for column in strings.values():
-            sizes += [PLACE_BYTES + len(data) for data in column]
+            sizes += np.array([PLACE_BYTES + len(data) for data in column], np.int64)
         for number in np.flatnonzero(sizes > MAX_VALUE_BYTES)[:1].tolist():
             name = f"{self.path}: record {first + number}"
             what = f"{sizes[number]} bytes, an LMDB value holds {MAX_VALUE_BYTES}"
