@@ -22,20 +22,7 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Placed, Places, Ragged, Records
 from framework.errors import DataError, words_of
-from framework.store.file_store import (
-    FileStore,
-    FileWriter,
-    check_range,
-    content_crcs,
-    from_json,
-    mismatches,
-)
-from framework.store.foreign_hdf5 import (
-    H5PY_ERRORS,
-    hdf5_advice,
-    open_hdf5,
-    own_dataset,
-)
+from framework.store import file_store, foreign_hdf5
 from framework.store.gather import ask_pages, gather_rows, map_of, row_gather, should_ask, typed
 
 # HDF5 places datasets of at least so many bytes at multiples of so many bytes: pages of the map.
@@ -47,7 +34,7 @@ KEY = Field("uint8", (None,) * 3, "image")  # a byte string, stored as image byt
 
 
 @final
-class HDF5Store(FileStore):
+class HDF5Store(file_store.FileStore):
     """A RecordStore over one HDF5 file."""
 
     choice = "hdf5"
@@ -70,7 +57,7 @@ class HDF5Store(FileStore):
         return self._open().gathers[name].offsets.diff()
 
     def places(self, indices: Tensor) -> Places:
-        check_range(indices, self.manifest.num_records)
+        file_store.check_range(indices, self.manifest.num_records)
         opened = self._open()
         starts = {
             name: indices * opened.gathers[name].stride + begin
@@ -79,16 +66,16 @@ class HDF5Store(FileStore):
         return Places(torch.zeros_like(indices), starts)
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        crcs = content_crcs(records, self.manifest.fields)
-        return mismatches(indices, crcs, self._open().crcs[indices.numpy()])
+        crcs = file_store.content_crcs(records, self.manifest.fields)
+        return file_store.mismatches(indices, crcs, self._open().crcs[indices.numpy()])
 
     def _map(self) -> "OpenHDF5":
-        with open_hdf5(self.path) as file:  # maps need none
+        with foreign_hdf5.open_hdf5(self.path) as file:  # maps need none
             return OpenHDF5(self.path, file)
 
 
 @final
-class HDF5Writer(FileWriter):
+class HDF5Writer(file_store.FileWriter):
     """A RecordWriter. Raw fields are written in place; image bytes wait in temporary files."""
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
@@ -157,7 +144,7 @@ class OpenHDF5:
         self.gathers: dict[str, Any] = {}
         self.rows: dict[str, np.ndarray] = {}  # the maps of raw fields
         self.begins: dict[str, int] = {}  # the first byte of each of them in the file
-        self.manifest = from_json(path, _manifest_text(path, file))
+        self.manifest = file_store.from_json(path, _manifest_text(path, file))
         num_records = self.manifest.num_records
         part = "crc32"
         try:
@@ -171,14 +158,14 @@ class OpenHDF5:
                 if field.encoding != "raw":
                     self.gathers[name] = _Spans(path, file, part, field, num_records)
                     continue
-                dataset = own_dataset(file, part)
+                dataset = foreign_hdf5.own_dataset(file, part)
                 shape = (num_records, *field.shape)
                 if dataset.shape != shape or dataset.dtype != np.dtype(field.dtype):
                     raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
                 rows = _memory_map(path, file, part)
                 self.rows[name], self.gathers[name] = rows.numpy(), row_gather(rows)
                 self.begins[name] = dataset.id.get_offset() or 0  # None if it is empty
-        except H5PY_ERRORS as error:
+        except foreign_hdf5.H5PY_ERRORS as error:
             what = f"{part} does not match the manifest ({words_of(error, 200)})"
             raise DataError(105, path, what, "pack it again") from error
 
@@ -189,7 +176,7 @@ class OpenHDF5:
     def views(self, name: str, indices: Tensor) -> Placed:
         """Return views of rows of a mapped field. IndexError if one does not exist."""
         array = self.rows[name]
-        check_range(indices, len(array))
+        file_store.check_range(indices, len(array))
         size = array.strides[0]
         lengths = np.full(len(indices), size)
         starts = indices.numpy() * size
@@ -205,9 +192,11 @@ def _manifest_text(path: str, file: h5py.File) -> str:
                 raise ValueError(f"a manifest of {size} bytes")
             text = file.attrs["manifest"]
             return text.decode() if isinstance(text, bytes) else str(text)
-    except H5PY_ERRORS as error:
+    except foreign_hdf5.H5PY_ERRORS as error:
         raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
-    raise DataError(103, path, "is an HDF5 file, but not a Paceline store", hdf5_advice(path))
+    raise DataError(
+        103, path, "is an HDF5 file, but not a Paceline store", foreign_hdf5.hdf5_advice(path)
+    )
 
 
 @final
@@ -261,7 +250,7 @@ class _Spans:
 
 def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:
     """Return a contiguous dataset as a tensor over a private memory map of the file."""
-    dataset = own_dataset(file, name)
+    dataset = foreign_hdf5.own_dataset(file, name)
     if dataset.size == 0:
         return torch.from_numpy(np.empty(dataset.shape, dataset.dtype))
     offset = dataset.id.get_offset()

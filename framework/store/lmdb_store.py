@@ -20,16 +20,7 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, Placed, Places, Ragged, Records
 from framework.errors import DataError
-from framework.store.file_store import (
-    FileStore,
-    FileWriter,
-    buffers,
-    check_range,
-    content_crcs,
-    from_json,
-    mismatches,
-    numbered_crcs,
-)
+from framework.store import file_store
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather, ask_pages, gather_rows, map_of, should_ask, typed
 from framework.store.lmdb_btree import values_of
@@ -47,7 +38,7 @@ CRCS, KEYS, HEADS = "\0crc32", "\0keys", "\0heads"  # parts of a block beside th
 
 
 @final
-class LMDBStore(FileStore):
+class LMDBStore(file_store.FileStore):
     """A RecordStore over one LMDB file."""
 
     choice = "lmdb"
@@ -77,9 +68,9 @@ class LMDBStore(FileStore):
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         opened = self._open()
-        contents = content_crcs(records, self.manifest.fields)
+        contents = file_store.content_crcs(records, self.manifest.fields)
         keys = None if self.manifest.first_key is not None else opened.keys(indices)
-        return mismatches(
+        return file_store.mismatches(
             indices, _numbered_and_keyed(contents, indices.numpy(), keys), opened.crcs(indices)
         )
 
@@ -90,13 +81,13 @@ class LMDBStore(FileStore):
             what = "is an LMDB file, but not a Paceline store"
             raise DataError(103, self.path, what, lmdb_advice(self.path))
         last = int(offsets[-1])
-        manifest = from_json(self.path, bytes(file[last : last + int(sizes[-1])]))
+        manifest = file_store.from_json(self.path, bytes(file[last : last + int(sizes[-1])]))
         firsts = np.frombuffer(b"".join(keys[:-1]), ">i8").astype(np.int64)
         return OpenLMDB(self.path, manifest, file, firsts, offsets[:-1], sizes[:-1])
 
 
 @final
-class LMDBWriter(FileWriter):
+class LMDBWriter(file_store.FileWriter):
     """A RecordWriter.
 
     The map grows by itself. Only ``close`` syncs: a temporary file may be lost.
@@ -125,7 +116,9 @@ class LMDBWriter(FileWriter):
         crcs = _numbered_and_keyed(crcs, np.arange(first, first + count), keys)
         arrays = {CRCS: crcs} | {name: v for name, v in records.items() if name in self._arrays}
         strings = {
-            name: list(map(bytes, buffers(records[name]))) for name in self._strings if name != KEYS
+            name: list(map(bytes, file_store.buffers(records[name])))
+            for name in self._strings
+            if name != KEYS
         }
         if keys is not None:
             strings[KEYS] = keys
@@ -259,7 +252,7 @@ class OpenLMDB:
 
     def rows(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the number of each record's block, and its place in the block: int64 [B]."""
-        check_range(indices, self.manifest.num_records)
+        file_store.check_range(indices, self.manifest.num_records)
         if self._capacity:
             blocks = indices // self._capacity
             return blocks, indices - blocks * self._capacity
@@ -342,7 +335,7 @@ def _numbered_and_keyed(
     crcs: np.ndarray, numbers: np.ndarray, keys: Sequence[Any] | None
 ) -> np.ndarray:
     """Extend the CRC32s of records' fields by their numbers and their keys: uint32 [B]."""
-    crcs = numbered_crcs(crcs, numbers)
+    crcs = file_store.numbered_crcs(crcs, numbers)
     if keys is None:
         return crcs
     pairs = zip(keys, crcs.tolist(), strict=True)

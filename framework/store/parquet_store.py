@@ -20,15 +20,8 @@ from torch import Tensor
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, listed, words_of
 from framework.media.decode import BadImage, shared_channels
-from framework.store import column_files, values
+from framework.store import column_files, foreign, values
 from framework.store.files import named_files, sampled_digest
-from framework.store.foreign import (
-    COLUMNS,
-    USUAL_SPLITS,
-    example_split,
-    refuse_other,
-    several_splits,
-)
 from framework.store.gather import merged, ragged_of, taken
 from framework.system.extras import needed
 
@@ -68,7 +61,7 @@ class ParquetStore:
         cache_mb: int = 512,
         group: str = "data",
     ) -> None:
-        refuse_other(path, "parquet")
+        foreign.refuse_other(path, "parquet")
         needed("pyarrow", "parquet")
         self.path, self.given, self.classes, self.group = path, fields, classes, group
         self.label_maps = tuple(labels or ())
@@ -348,10 +341,10 @@ def _files_of(path: str, group: str) -> list[str]:
     """Return the files of a data set. DataError D101, D102 for a damaged list, D192 for splits."""
     key = "data.train" if group == "data" else "input.path"
     if not os.path.isdir(path):
-        return named_files(path, COLUMNS)
+        return named_files(path, foreign.COLUMNS)
     if os.path.isfile(os.path.join(path, SPLITS)):
         splits = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-        raise several_splits(path, splits, f"{key}={path}/{example_split(splits)}")
+        raise foreign.several_splits(path, splits, f"{key}={path}/{foreign.example_split(splits)}")
     state = os.path.join(path, STATE)
     if os.path.isfile(state):  # files that it does not list, such as caches, are ignored
         try:
@@ -363,13 +356,15 @@ def _files_of(path: str, group: str) -> list[str]:
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(102, state, f"damaged ({words_of(error)})", "save it again") from error
         return [os.path.join(path, name) for name in names]
-    paths = named_files(path, COLUMNS)
+    paths = named_files(path, foreign.COLUMNS)
     stems = [os.path.splitext(os.path.relpath(file, path))[0] for file in paths]
     splits = {
         NUMBERED.sub("", stem)
         for stem in stems
-        if NUMBERED.search(stem) or os.path.basename(stem) in USUAL_SPLITS
+        if NUMBERED.search(stem) or os.path.basename(stem) in foreign.USUAL_SPLITS
     }
     if len(splits) > 1:
-        raise several_splits(path, sorted(splits), f"{key}={path}/{example_split(sorted(splits))}*")
+        raise foreign.several_splits(
+            path, sorted(splits), f"{key}={path}/{foreign.example_split(sorted(splits))}*"
+        )
     return paths

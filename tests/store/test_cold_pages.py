@@ -1,6 +1,4 @@
-import io
 import mmap
-import os
 import threading
 import time
 
@@ -15,10 +13,8 @@ from framework.store.gather import ask_pages, map_of, should_ask
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.staging import cached_share, drop_cached
-from framework.store.tar_store import TarStore
 from framework.system import native
 from tests.conftest import write_store
-from tests.contract.cases import write_tar
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 4096
@@ -119,23 +115,3 @@ def test_records_are_the_same_whether_pages_are_asked_for_or_not(
     if "boxes" in names:
         assert torch.equal(with_asking["boxes"].values, without["boxes"].values)
         assert torch.equal(with_asking["boxes"].lengths, without["boxes"].lengths)
-
-
-def write_two_shards(folder, count=20):
-    """Write arrays of several lengths and labels into two shards, and return their folder."""
-    os.makedirs(folder)
-    for shard in range(2):
-        members = []
-        for number in range(shard * count // 2, (shard + 1) * count // 2):
-            values = io.BytesIO()
-            np.save(values, np.full(100 * number + 1, number, np.uint8))
-            members.append((f"{number:04}.npy", values.getvalue()))
-            members.append((f"{number:04}.cls", str(number % 3).encode()))
-        write_tar(f"{folder}/{shard}.tar", members)
-    return str(folder)
-
-
-@pytest.fixture
-def shards(tmp_path):
-    fields = {"values": "npy", "label": "cls"}
-    return TarStore(write_two_shards(tmp_path / "shards"), fields, kinds={"values": "ragged"})

@@ -1,7 +1,6 @@
 """What HDF5 and LMDB stores have in common."""
 
 import os
-import pickle
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -24,7 +23,7 @@ from framework.store.file_store import SCHEMA, content_crcs, from_json, numbered
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from tests.conftest import FIELDS, edited_manifest, make_context, make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain, rows
+from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain
 from tests.store.fuzz import flips, judge
 
 WHOLE = Manifest(
@@ -91,27 +90,6 @@ def test_any_name_survives(name):
     whole = replace(WHOLE, classes=[name], source=name)
     assert from_json("x.h5", to_json(whole)) == whole
     assert from_json("x.lmdb", to_json(whole).encode(errors="surrogateescape")) == whole
-
-
-VIDEO = {"dtype": "uint8", "shape": [None, None, None, 3], "encoding": "frames", "kind": "video"}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kind": "raw"},
-        {"encoding": "ragged"},
-        {"shape": [None, 4, None, 3]},
-        {"shape": [5, 4, 4, 3]},
-        {"shape": [None, 4, 4, 2]},
-    ],
-)
-def test_a_video_that_cannot_be_is_refused(changes):
-    text = to_json(Manifest(0, {"video": Field("uint8", (None, None, None, 3), "frames")}))
-    assert from_json("x.h5", text).fields["video"].kind == "video"
-    fields = {"video": {**VIDEO, **changes}}
-    with pytest.raises(DataError, match="D104"):
-        from_json("x.h5", edited_manifest(text, fields=fields))
 
 
 STORES = {"h5": HDF5Store, "lmdb": LMDBStore}
@@ -294,28 +272,6 @@ def test_every_number_type_comes_back_as_it_was(path, dtype, shape):
     stored = BY_PATH[path](path).read(torch.tensor([4, 0, 4]))["x"]
     assert np.array_equal(stored.numpy(), values[[4, 0, 4]])
     assert stored.numpy().dtype == values.dtype
-
-
-@each_kind
-def test_a_store_is_pickled_without_its_maps(path):
-    store = BY_PATH[path](write_store(path, make_records(300)))
-    expected = store.read(torch.arange(300))
-    data = pickle.dumps(store)
-    assert len(data) < Path(path).stat().st_size / 10
-    assert plain(pickle.loads(data).read(torch.arange(300))) == plain(expected)
-    store.close()
-    assert plain(store.read(torch.tensor([7]))) == rows(make_records(300), [7])
-
-
-@each_kind
-def test_a_store_that_is_replaced_while_it_is_open_is_named(path):
-    store = BY_PATH[path](write_store(path, make_records(3)))
-    store.read(torch.tensor([0]))
-    store.check()
-    write_store(path, make_records(4))
-    store.close()
-    with pytest.raises(DataError, match=rf"D117.*{path}"):
-        store.read(torch.tensor([0]))
 
 
 @each_kind

@@ -164,13 +164,6 @@ def open_files():
     return set(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("count", [0, AT_ONCE, AT_ONCE + 1])
-def test_contents_come_in_the_order_of_the_paths(count):
-    paths, contents = write_files(count)
-    assert read_files(paths) == contents
-    assert read_files(paths[::-1]) == contents[::-1]
-
-
 @pytest.mark.parametrize("bad", ["gone.bin", "folder"])
 @pytest.mark.parametrize("place", [0, 20, 50])
 def test_a_file_that_cannot_be_read_is_named_and_none_stays_open(bad, place):

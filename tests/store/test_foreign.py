@@ -88,19 +88,6 @@ def test_the_command_for_an_lmdb_file_packs_it():
     store.close()
 
 
-def test_the_command_for_data_sets_of_records_packs_them():
-    folders = 30
-    with h5py.File("corpus.h5", "w") as file:
-        for number in range(folders):
-            file[f"spk{number}/utt{number}"] = np.zeros(number + 1, "i2")
-    store = advised("corpus.h5", paceline("inspect", "corpus.h5").err)
-    assert store.read(torch.arange(folders))["value"].lengths.tolist() == sorted(
-        range(1, folders + 1), key=lambda length: f"spk{length - 1}/"
-    )
-    assert store.key(1) == "spk1/utt1"
-    store.close()
-
-
 @pytest.mark.parametrize("name", ["x.h5", "x.lmdb"])
 def test_no_command_is_suggested_if_none_works(name):
     if name == "x.lmdb":

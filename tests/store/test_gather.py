@@ -105,14 +105,6 @@ def test_a_piece_outside_the_source_is_refused(monkeypatch, compiled, starts, si
         pieces(starts, sizes)
 
 
-@given(LENGTHS.filter(bool), st.data())
-def test_arrays_are_taken_in_any_order(lengths, data):
-    places = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=9))
-    given_ = ragged(lengths)
-    expected = [lists(given_)[place] for place in places]
-    assert lists(taken(given_, torch.tensor(places, dtype=torch.int64))) == expected
-
-
 @given(LENGTHS.filter(bool), st.randoms())
 def test_parts_are_merged_to_the_order_of_the_batch(lengths, random):
     given_ = ragged(lengths)

@@ -37,15 +37,6 @@ def test_a_store_is_known_by_its_content(name, kind, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("x.h5", "HDF5"), ("x.hdf5", "HDF5"), ("x.lmdb", "LMDB")]
-)
-def test_an_empty_file_is_named_at_its_first_use(name, kind):
-    open(name, "wb").close()
-    with pytest.raises(DataError, match=rf"D102.*{name}: not an {kind} file"):
-        _ = open_store(name).manifest
-
-
-@pytest.mark.parametrize(
     ("kind", "store"),
     [("tar", TarStore), ("parquet", ParquetStore), ("hdf5", HDF5Store), ("lmdb", LMDBStore)],
 )

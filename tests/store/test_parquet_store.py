@@ -236,14 +236,6 @@ def test_a_file_that_is_replaced_is_noticed():
         store.read(torch.tensor([2]))
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"text" * 100, b"ARROW1\0\0" + bytes(100)])
-def test_what_is_no_parquet_file_is_named(suffix, data):
-    Path(f"x.{suffix}").write_bytes(data)
-    with pytest.raises(DataError, match=r"D1(02|09).*x\."):
-        _ = ParquetStore(f"x.{suffix}").manifest
-
-
 def test_a_file_that_is_cut_off_anywhere_is_refused():
     whole = Path(write_parquet("x.parquet", encoded_records(5))).read_bytes()
     for size in range(0, len(whole), 211):

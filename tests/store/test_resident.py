@@ -57,11 +57,6 @@ def test_both_give_the_records_asked_for_in_their_order():
         assert store.manifest.num_records == 4
 
 
-def test_fields_that_the_manifest_lacks_are_left_out():
-    few = Manifest(3, {"y": FIELDS["y"]})
-    assert list(ItemStore(Items(), 0, ["0"], few).read(torch.tensor([0]))) == ["y"]
-
-
 MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
 
 

@@ -1,7 +1,6 @@
 import multiprocessing
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -73,17 +72,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next_run(memory):
     process.join()
     assert os.path.exists(where)
     remove_leftovers()
-    assert list(memory.iterdir()) == []
-
-
-def test_a_store_packed_anew_is_copied_anew(memory):
-    first = Staged(write_store("x.h5", make_records(20)))
-    time.sleep(0.01)
-    second = Staged(write_store("x.h5", make_records(30)))
-    assert first.path != second.path
-    assert open_store(second.path).manifest.num_records == 30
-    first.close()
-    second.close()
     assert list(memory.iterdir()) == []
 
 
