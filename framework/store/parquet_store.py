@@ -78,17 +78,10 @@ class ParquetStore:
     def _manifest(self) -> Manifest:
         fields = {name: self._field(name) for name in self._columns}
         values.check_label_maps(self.label_maps, fields, self.group)
-        classes, numbers = self._class_names, self._numbers
-        class_counts = [0] * len(classes)
-        for value, count in self._tally.items():
-            number = value if numbers is None else numbers[value]
-            if not 0 <= number < len(classes):
-                class_counts = []
-                break
-            class_counts[number] = count
+        _, classes, counts = self._labels
         digest = sampled_digest(self._files.paths)
         source = f"parquet {self.path}"
-        return Manifest(len(self), fields, classes, class_counts, source=source, digest=digest)
+        return Manifest(len(self), fields, classes, counts, source=source, digest=digest)
 
     def __len__(self) -> int:
         return int(self._files.firsts[-1])
@@ -141,51 +134,44 @@ class ParquetStore:
         return f"'{self.group}.fields={{{listed(columns)}}}'"
 
     @cached_property
-    def _tally(self) -> dict[Any, int]:
-        """The count of each value in the label's column.
+    def _labels(self) -> tuple[dict[str, int] | None, list[str], list[int]]:
+        """The number of each name of a class, the classes, and how many rows each has.
 
-        {} without labels that are integers or texts, or if they have too many values.
+        None if labels are numbers. No counts if a label numbers no class.
         """
-        column = self._columns.get(LABEL)
-        if column is None or column.form not in ("array", "name"):
-            return {}
-        kind = self._files.schema.field(column.name).type
-        if column.form == "array" and not column_files.library().types.is_integer(kind):
-            return {}
-        return self._files.tally(column.name)
-
-    @cached_property
-    def _numbers(self) -> dict[str, int] | None:
-        """The number of each name of a class; None if labels are numbers."""
-        if LABEL not in self._columns or self._columns[LABEL].form != "name":
-            return None
-        names = sorted(map(str, self._tally), key=os.fsencode)
-        return dict(zip(names, self._named(names)[0], strict=True)) if names else {}
-
-    def _named(self, names: list[str]) -> tuple[list[int], list[str]]:
-        """Return the number of each name of a class, and the classes."""
-        where = f"{self.path}: column {self._columns[LABEL].name}"
-        return values.label_column(names, self.classes, self.path, lambda _: where, self.group)
-
-    @cached_property
-    def _class_names(self) -> list[str]:
-        """The classes in the order of their numbers."""
-        if not self._tally:
-            return values.check_classes((), self.classes, self.path, self.group)
-        if self._numbers is not None:
-            return self._named(list(self._numbers))[1]
-        classes = self.classes
-        if classes is None:
-            feature = column_files.hugging_face_feature(
-                self._files.schema, self._columns[LABEL].name
-            )
-            names: Any = feature.get("names")
-            is_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
-            if is_text and len(set(names)) == len(names):
-                classes = names
-        if min(self._tally) < 0 and classes is None:
-            return []
-        return values.numbered_classes(max(self._tally), classes, self.path, self.group)
+        column, path, group = self._columns.get(LABEL), self.path, self.group
+        is_named = column is not None and column.form == "name"
+        tally: dict[Any, int] = {}
+        if column is not None and column.form in ("array", "name"):
+            kind = self._files.schema.field(column.name).type
+            if is_named or column_files.library().types.is_integer(kind):
+                tally = self._files.tally(column.name)
+        numbers: dict[str, int] | None = {} if is_named else None
+        given = self.classes
+        if column is None or not tally:
+            classes = values.check_classes((), given, path, group)
+        elif is_named:
+            names = sorted(map(str, tally), key=os.fsencode)
+            where = f"{path}: column {column.name}"
+            labels, classes = values.label_column(names, given, path, lambda _: where, group)
+            numbers = dict(zip(names, labels, strict=True))
+        else:
+            feature = column_files.hugging_face_feature(self._files.schema, column.name)
+            own: Any = feature.get("names")
+            texts = own if isinstance(own, list) else []
+            is_plain = all(isinstance(name, str) and name.isprintable() for name in texts)
+            if given is None and texts and is_plain and len(set(texts)) == len(texts):
+                given = texts
+            classes = []
+            if min(tally) >= 0 or given is not None:
+                classes = values.numbered_classes(max(tally), given, path, group)
+        counts = [0] * len(classes)
+        for value, count in tally.items():
+            number = value if numbers is None else numbers[value]
+            if not 0 <= number < len(classes):
+                return numbers, classes, []
+            counts[number] = count
+        return numbers, classes, counts
 
     def _field(self, name: str) -> Field:
         """Return the Field of a column.
@@ -313,7 +299,7 @@ class ParquetStore:
         return taken(lot, torch.from_numpy(rows))
 
     def _group(self, number: int) -> column_files.RowGroup:
-        return self._files.group(number, self._columns, self._numbers)
+        return self._files.group(number, self._columns, self._labels[0])
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         return []  # checksums of pages are compared while they are decoded
