@@ -22,10 +22,8 @@ class Distill(ClassObjective):
     The loss is ``(1 - share) * labels + share * teacher``, both of which are logged.
 
     Args:
-        teacher: A model that takes the same input and has logits of the same shape. It is not
-            trained.
-        weights: The file of the teacher's weights, which whoever builds the objective loads; None:
-            the teacher has them already.
+        teacher: A model with logits of the same shape. It is not trained.
+        weights: The file of the teacher's weights, which whoever builds the objective loads.
         share: The share of the teacher in the loss, 0 to 1.
         temperature: What the logits are divided by before they become probabilities.
     """

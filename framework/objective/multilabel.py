@@ -10,13 +10,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.class_labels import LabelRange
 from framework.contracts.prediction import ClassProbabilities, Predictions
 from framework.contracts.training import Outcome
-from framework.objective.scores import (
-    ClassWeights,
-    check_shapes,
-    input_names,
-    predicted,
-    ranks_higher,
-)
+from framework.objective import scores
 
 
 @final
@@ -35,15 +29,15 @@ class Multilabel:
         target: str,
         class_weights: Sequence[float] | None = None,
     ) -> None:
-        self.inputs = input_names(input)
+        self.inputs = scores.input_names(input)
         self.target = target
-        self._weights = ClassWeights(class_weights)
+        self._weights = scores.ClassWeights(class_weights)
         self.label_range = LabelRange(target, 2)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = predicted(model, batch, self.inputs).float()
+        logits = scores.predicted(model, batch, self.inputs).float()
         target = batch[self.target].float()
-        check_shapes(logits, target, self.target)
+        scores.check_shapes(logits, target, self.target)
         weights = self._weights.on(logits)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, target, pos_weight=weights)
         guess = logits.detach() > 0
@@ -57,11 +51,11 @@ class Multilabel:
         return outcome
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return ClassProbabilities(predicted(model, batch, self.inputs).float().sigmoid())
+        return ClassProbabilities(scores.predicted(model, batch, self.inputs).float().sigmoid())
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         either = totals["guessed"] + totals["wanted"]
         return {"f1": (2 * totals["both"] / torch.clamp(either, min=1)).item()}
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return ranks_higher(new, old, "f1", "-loss", "accuracy")
+        return scores.ranks_higher(new, old, "f1", "-loss", "accuracy")

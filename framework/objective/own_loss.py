@@ -37,9 +37,7 @@ class OwnLoss:
         count: What the losses are a mean over: ``records`` (with a label that counts), or the field
             that has a number for each record, such as its tokens. None: only torch's are known.
 
-    Raises:
-        ConfigError: C390 if there is no loss, if one cannot be called, if a weight has no loss, or
-            for another value of ``predicts``.
+    ConfigError C390 for losses, weights or a value of ``predicts`` that cannot be.
     """
 
     def __init__(

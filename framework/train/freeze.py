@@ -22,10 +22,8 @@ def freeze_layers(model: nn.Module, freeze: Any) -> Thaws:
     """Freeze the parameters that ``freeze`` names, before the model is wrapped.
 
     Return when each thaws, by its name. Parameters that the model itself has frozen stay so.
-
-    Raises:
-        ConfigError: C312 for a pattern without parameters, for two patterns with the same one, or
-            if nothing is left to train.
+    ConfigError C312 for a pattern without parameters or with those of another, or if nothing is
+    left to train.
     """
     parameters = dict(model.named_parameters())
     thaws: Thaws = {}
@@ -57,11 +55,8 @@ class Freeze:
     own parameters are all frozen, or whose statistics belong to a frozen module, does not update
     its statistics.
 
-    Args:
-        model: The user's own, inside what wraps it.
-        thaws: From ``freeze_layers``.
-        patterns: The names in the block ``freeze`` and their steps.
-        rewrap: Wraps the model anew after other parameters need gradients.
+    ``model`` is the user's own, and ``rewrap`` wraps it anew after other parameters need gradients.
+    ``patterns`` are the names in the block ``freeze`` and their steps.
     """
 
     def __init__(
