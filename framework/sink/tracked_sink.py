@@ -275,7 +275,7 @@ def reason_of(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__ or cause
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
-    return words_of(error, 160) or type(error).__name__
+    return words_of(error, 160)
 
 
 def read_config(run_dir: Path, name: object) -> dict[str, str]:

@@ -71,4 +71,5 @@ def lacks_memory(error: BaseException) -> bool:
 def memory_error(error: BaseException) -> ResourceError:
     """Return the error for a refusal of memory."""
     fix = "lower batch_size or the number of workers, or choose a smaller model"
-    return ResourceError(104, "memory", words_of(error)[:200] or "used up", fix)
+    what = words_of(error, 200) if str(error) else "used up"
+    return ResourceError(104, "memory", what, fix)

@@ -211,7 +211,7 @@ def write_export(to: str, run: SavedRun, exportable: Exportable, path: Path) -> 
     except OSError:
         raise
     except Exception as error:
-        what = f"the model cannot be exported ({words_of(error, 200) or type(error).__name__})"
+        what = f"the model cannot be exported ({words_of(error, 200)})"
         fix = "give batch_size=N if it takes only one size, or choose another format"
         raise ConfigError(383, f"to = {to}", what, fix) from error
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import sys
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from time import strftime
 from framework.cli.options import option, run_options
 from framework.cli.outcome import RunOutcome
 from framework.cli.tables import plural
-from framework.errors import ConfigError, PacelineError, say, words_of
+from framework.errors import ConfigError, say
 from framework.system.durable import write_bytes, write_text
 from framework.system.extras import needed
 from framework.system.run_dir import shown
@@ -129,15 +128,3 @@ def write_report(
     if pictures:
         what += f", and {plural(len(pictures), 'picture')} beside it"
     say(f"report: {output}  ({what})")
-
-
-def sweep_report(run_dirs: Sequence[Path]) -> None:
-    """Write the report of a finished sweep. If this fails, print why: the runs matter more."""
-    sweep_dir = Path(os.path.commonpath([run_dir.parent for run_dir in run_dirs]))
-    try:
-        write_report([str(run_dir) for run_dir in run_dirs], sweep_dir / "report.html")
-    except Exception as error:  # noqa: BLE001
-        why = words_of(error)
-        if not isinstance(error, PacelineError):
-            why = f"{type(error).__name__} {why}"
-        say(f"no report was written ({why}); try: paceline report {sweep_dir}", sys.stderr)

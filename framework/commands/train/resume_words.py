@@ -17,14 +17,8 @@ from framework.config.schema import GROUPS
 from framework.errors import CheckpointError, ConfigError, words_of
 from framework.system.run_dir import FACTS, check_entry, reached, read_json, restored
 
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-NAMES_DATA = (
-    "data.train.",
-    "data.val.",
-    "dataset.",
-    "source.",
-    "objective.weights.",
-)  # keys whose values may be paths
+# keys whose values may be paths
+NAMES_DATA = ("data.train.", "data.val.", "dataset.", "source.", "objective.weights.")
 
 
 def resumed(arguments: list[str]) -> list[str]:
@@ -42,16 +36,27 @@ def resumed(arguments: list[str]) -> list[str]:
     resume = option(arguments, "resume") or option(arguments, "resume.run")
     if resume is None or resume in ("null", ""):
         return [word for word in arguments if word != "resume=null"]
+    rest = [word for word in arguments if not word.startswith(("resume=", "resume.run="))]
     if resume == "auto":
-        return _resumed_if_there(arguments)
+        facts = _auto_run_dir(rest) / FACTS
+        if not facts.exists():
+            return rest
+        if not facts.stat().st_size:  # the run was killed before it had begun
+            return [*rest, "resume.auto=true", f"resume.run={quoted(str(facts.parent.absolute()))}"]
+        rest = [word for word in rest if not word.startswith("hydra.run.dir=")]
+        return resumed([f"resume={facts.parent}", *rest, "resume.auto=true"])
     run_dir = Path(resume.strip("'\"")).absolute()
     before, config_dir = _saved_words(resume, run_dir)
-    rest = _without_resume(arguments)
+    parser = OverridesParser.create()
+
+    def key_of(word: str) -> str:
+        return parser.parse_override(word).get_key_element().lstrip("+~")
+
     try:
-        parser = OverridesParser.create()
-        typed = {_key(parser, word) for word in rest if _is_override(word)}
+        changes = [word for word in rest if word.startswith("~") or "=" in word]
+        typed = {key_of(word) for word in changes if not word.startswith("-")}
         before = with_recipe_said(before, rest)
-        kept = [word for word in before if not _is_replaced(_key(parser, word), typed)]
+        kept = [word for word in before if not _is_replaced(key_of(word), typed)]
     except (HydraException, RecursionError):
         return arguments  # Hydra itself says what is wrong with them
     flags: list[str] = []
@@ -69,67 +74,58 @@ def to_repeat(overrides: list[str]) -> list[str]:
     return [word for word in overrides if not word.lstrip("+").startswith(others)]
 
 
-def _resumed_if_there(arguments: list[str]) -> list[str]:
-    run_dir = option(arguments, "hydra.run.dir")
+def _auto_run_dir(words: list[str]) -> Path:
+    """Return ``hydra.run.dir`` with the values that the configuration gives its references.
+
+    ConfigError C127 without it, or if each start or each job names another directory.
+    """
+    run_dir = option(words, "hydra.run.dir")
     if run_dir is None:
         fix = "add hydra.run.dir=RUN_DIR, the same each time"
         raise ConfigError(127, "resume = auto", "needs the directory of the run", fix)
-    rest = _without_resume(arguments)
     if "${" in run_dir:
-        run_dir = _without_references(run_dir, rest)
-    facts = Path(run_dir.strip("'\"")) / FACTS
-    if not facts.exists():
-        return rest
-    if not facts.stat().st_size:  # the run was killed before it had begun
-        return [*rest, "resume.auto=true", f"resume.run={quoted(str(facts.parent.absolute()))}"]
-    rest = [word for word in rest if not word.startswith("hydra.run.dir=")]
-    return resumed([f"resume={run_dir}", *rest, "resume.auto=true"])
-
-
-def _without_references(run_dir: str, words: list[str]) -> str:
-    """Return ``hydra.run.dir`` with the values that the configuration gives its references.
-
-    ConfigError C127 for a directory that each start or each job names anew.
-    """
-    changes = re.search(r"\$\{(now|stamp|hydra[.:])", run_dir) is not None
-    if changes or {"-m", "--multirun"} & set(words):
-        what = "does not name the same directory each time"
-        raise ConfigError(127, f"hydra.run.dir = {run_dir}", what, "write the directory out")
-    config_dir = option(words, "--config-dir", "-cd")
-    overrides = without_options(words)
-    with explained("train", overrides, config_dir), hydra_session("train", config_dir):
-        config = compose("train", overrides, return_hydra_config=True)
-        return str(config.hydra.run.dir)
-
-
-def _without_resume(arguments: list[str]) -> list[str]:
-    return [word for word in arguments if not word.startswith(("resume=", "resume.run="))]
+        changes = re.search(r"\$\{(now|stamp|hydra[.:])", run_dir) is not None
+        if changes or {"-m", "--multirun"} & set(words):
+            what = "does not name the same directory each time"
+            raise ConfigError(127, f"hydra.run.dir = {run_dir}", what, "write the directory out")
+        config_dir = option(words, "--config-dir", "-cd")
+        overrides = without_options(words)
+        with explained("train", overrides, config_dir), hydra_session("train", config_dir):
+            config = compose("train", overrides, return_hydra_config=True)
+            run_dir = str(config.hydra.run.dir)
+    return Path(run_dir.strip("'\""))
 
 
 def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
-    """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``."""
-    where, fix = f"resume = {resume}", "give the path a run printed"
+    """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``.
+
+    ConfigError C125 for a run.json that starts something, which may come from somebody else.
+    """
+    where = f"resume = {resume}"
     check_entry(run_dir)
     try:
         facts = read_json(run_dir / FACTS)
-        words, config_dir = _checked(facts["overrides"]), facts.get("config_dir")
+        words, config_dir, folder = facts["overrides"], facts.get("config_dir"), facts.get("folder")
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise TypeError("not words")
+        if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
+            raise TypeError("no folder as config_dir")
+        for word in words:
+            starts_runs = word.startswith("-") or "hydra" in word.partition("=")[0]
+            if starts_runs or not ("=" in word or word.startswith("~")):
+                what = "in a run.json, which repeats what was chosen for a run, not how it starts"
+                fix = "begin a new run from its weights: init=RUN_DIR"
+                raise ConfigError(125, word[:100], what, fix)
+        if isinstance(folder, str) and Path(restored(folder)) != Path.cwd():
+            words = [_reached(word, restored(folder)) for word in words]
+        return words, config_dir and restored(config_dir)
     except FileNotFoundError as error:
-        raise CheckpointError(
-            101, where, f"not the directory of a run (no {FACTS})", fix
-        ) from error
-    except UNREADABLE as error:
+        what = f"not the directory of a run (no {FACTS})"
+        raise CheckpointError(101, where, what, "give the path a run printed") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"its {FACTS} cannot be used ({words_of(error)})"
         fix = f"begin a new run from its weights: init={resume}"
         raise CheckpointError(101, where, what, fix) from error
-    if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
-        what = f"its {FACTS} names no folder as config_dir"
-        fix = f"begin a new run from its weights: init={resume}"
-        raise CheckpointError(101, where, what, fix)
-    config_dir = config_dir and restored(config_dir)
-    folder = facts.get("folder")
-    if isinstance(folder, str) and Path(restored(folder)) != Path.cwd():
-        words = [_reached(word, restored(folder)) for word in words]
-    return words, config_dir
 
 
 def _reached(word: str, folder: str) -> str:
@@ -147,32 +143,11 @@ def _reached(word: str, folder: str) -> str:
     return f"{key}={quoted(meant) if isinstance(meant, str) else block_words(meant)}"
 
 
-def _checked(words: Any) -> list[str]:
-    """Check the words of a run.json, which may come from somebody else. ConfigError C125."""
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise TypeError("not words")
-    for word in words:
-        starts_runs = word.startswith("-") or "hydra" in word.partition("=")[0]
-        if starts_runs or not ("=" in word or word.startswith("~")):
-            what = "in a run.json, which repeats what was chosen for a run, not how it is started"
-            fix = "begin a new run from its weights: init=RUN_DIR"
-            raise ConfigError(125, word[:100], what, fix)
-    return words
-
-
-def _key(parser: OverridesParser, word: str) -> str:
-    return parser.parse_override(word).get_key_element().lstrip("+~")
-
-
-def _is_override(word: str) -> bool:
-    return word.startswith("~") or ("=" in word and not word.startswith("-"))
-
-
 def _is_replaced(key: str, typed: set[str]) -> bool:
-    """Return whether a word of the earlier run is void: typed anew, or about a choice that
-    changed. The names of the data are not about the choice of a reader.
+    """Return whether a word of the earlier run is typed anew, or about a choice that changed.
+
+    The names of the data are not about the choice of a reader.
     """
     group, _, name = key.partition(".")
     names_data = group == "data" and name.split(".")[0] in DATA_PATHS
-    is_of_choice = group in typed and group in GROUPS and not names_data
-    return key in typed or is_of_choice
+    return key in typed or (group in typed and group in GROUPS and not names_data)

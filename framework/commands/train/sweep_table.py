@@ -18,19 +18,12 @@ SWEEP_COLUMNS = 110
 
 
 class SweepJob(NamedTuple):
-    """A job of a sweep.
+    """A job of a sweep."""
 
-    Attributes:
-        number: Hydra's, with which the name of its directory begins.
-        run_dir: Its directory.
-        words: Its overrides.
-        refusal: Why it could not start; empty if it did.
-    """
-
-    number: int
+    number: int  # Hydra's, with which the name of its directory begins
     run_dir: Path
-    words: Sequence[str]
-    refusal: str = ""
+    words: Sequence[str]  # its overrides
+    refusal: str = ""  # why it could not start; empty if it did
 
     @classmethod
     def read(cls, run_dir: Path) -> "SweepJob":

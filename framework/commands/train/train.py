@@ -1,10 +1,9 @@
-"""``paceline train``: compose the configuration, claim the run directory, and train here or in
-ranks.
-"""
+"""``paceline train``: compose the configuration, claim the run directory, and train."""
 
 import os
+import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import as_written, stamp
 from framework.cli.outcome import conclude, discard_if_empty, told_if_stopped
 from framework.cli.signals import end_again
-from framework.commands.report.report import sweep_report
 from framework.commands.train.resume_words import resumed, to_repeat
 from framework.commands.train.sweep_table import SweepJob, print_sweep
 from framework.config.targets import val_sets
@@ -35,44 +33,28 @@ from framework.errors import (
     say,
 )
 from framework.parallel.processes import rank_environment
+from framework.system import run_dir as run_files
 from framework.system.durable import locked, remove_leftovers, uninterrupted, write_text
-from framework.system.run_dir import (
-    ENDED,
-    FACTS,
-    NEXT_FACTS,
-    RESOLVED,
-    SUMMARY,
-    check_entry,
-    own_files,
-    read_json,
-    write_object,
-)
+from framework.system.run_dir import ENDED, FACTS
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:
     from framework.parallel.meeting import Meeting
 
 Config = dict[str, Any]
-# How long a requeued job waits for the job before it.
-PATIENCE_S = 60.0
-CLAIMED = (FACTS, "config.yaml", RESOLVED)
+PATIENCE_S = 60.0  # how long a requeued job waits for the job before it
+CLAIMED = (FACTS, "config.yaml", run_files.RESOLVED)
 # Files of a run that failed before its first step. ``exit.json`` goes last: it says so.
 LEFT_BY_FAILED = (*CLAIMED, "debug.log", ENDED)
 LOCK = "run.lock"
 
 
 class TypedTrain(NamedTuple):
-    """What was typed or exported. A configuration file must not be able to set these.
+    """What was typed or exported. A configuration file must not be able to set these."""
 
-    Attributes:
-        grant: The packages whose classes may be called.
-        config_dir: The folder of ``--config-dir``, absolute.
-        jobs: The run, or the jobs of a sweep so far.
-    """
-
-    grant: Grant
-    config_dir: str | None
-    jobs: list[SweepJob]
+    grant: Grant  # the packages whose classes may be called
+    config_dir: str | None  # the folder of ``--config-dir``, absolute
+    jobs: list[SweepJob]  # the run, or the jobs of a sweep so far
 
 
 class SweepStopped(BaseException):
@@ -90,14 +72,24 @@ def main(arguments: list[str]) -> int:
     if option(arguments, "parallel.num_nodes") is None:
         # with it, each task of srun starts ranks of its own
         os.environ.update(rank_environment(os.environ))
-    if "RANK" in os.environ and arguments[:1] != ["-sc"]:
-        return _main_of_rank(arguments)
+    is_rank = "RANK" in os.environ and arguments[:1] != ["-sc"]
+    if is_rank and {"-m", "--multirun"} & set(arguments):
+        what = "a sweep inside an existing launch would be run by every rank"
+        raise ConfigError(122, "-m", what, "start it without torchrun: parallel=ddp starts ranks")
+    if is_rank and int(os.environ["RANK"]) != 0:  # rank 0 shares its configuration
+        from framework.cli.run_ranks import run_shared  # noqa: PLC0415
+
+        return run_shared(None)
     words = resumed(arguments)
-    typed = _typed(arguments, words)
-    stopped = False
+    config_dir = option(words, "--config-dir", "-cd")
+    typed = TypedTrain(granted(arguments), config_dir and os.path.abspath(config_dir), [])
+    job = partial(_job, typed)
+    if is_rank:
+        return run_app("train", words, job)
     before = _endings(arguments)
+    stopped = False
     try:
-        code = run_app("train", words, partial(_job, typed), _search_value)
+        code = run_app("train", words, job, _search_value)
     except SweepStopped as stop:
         code = int(str(stop))
         stopped = True
@@ -106,51 +98,21 @@ def main(arguments: list[str]) -> int:
     if len(typed.jobs) > 1:
         print_sweep(typed.jobs)
         started = [job.run_dir for job in typed.jobs if not job.refusal]
-        if started and not stopped:
-            sweep_report(started)
+        if started and not stopped:  # what goes wrong there is said there: the runs matter more
+            page = Path(os.path.commonpath([run_dir.parent for run_dir in started]), "report.html")
+            report = [sys.executable, "-m", "framework", "report", *map(str, started)]
+            subprocess.run([*report, f"page={page}"], check=False)  # noqa: S603
     return code
 
 
-def _main_of_rank(arguments: list[str]) -> int:
-    """Run one rank under torchrun.
-
-    Rank 0 composes the configuration and shares it with the others.
-    """
-    if "-m" in arguments or "--multirun" in arguments:
-        what = "a sweep inside an existing launch would be run by every rank"
-        raise ConfigError(122, "-m", what, "start it without torchrun: parallel=ddp starts ranks")
-    from framework.cli.run_ranks import run_shared  # noqa: PLC0415
-
-    if int(os.environ["RANK"]) != 0:
-        return run_shared(None)
-    words = resumed(arguments)
-    return run_app("train", words, partial(_job, _typed(arguments, words)))
-
-
-def _typed(arguments: list[str], words: list[str]) -> TypedTrain:
-    """Note what was typed.
-
-    ``words`` also has those of a resumed run, whose --config-dir counts again.
-    """
-    config_dir = option(words, "--config-dir", "-cd")
-    return TypedTrain(granted(arguments), config_dir and os.path.abspath(config_dir), [])
-
-
 def _search_value(cfg: DictConfig) -> float | None:
-    """Return what a search optimizes: a mean of the best validation.
+    """Return what a search optimizes: a metric of the best validation; None after a failure.
 
-    A search takes None for a failure.
+    A metric without the name of a validation set is the first set's.
     """
     run_dir = Path(HydraConfig.get().runtime.output_dir)
-    try:
-        summary = read_json(run_dir / SUMMARY)
-        return _of_first_set(summary["best"], cfg.search_metric)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _of_first_set(best: dict[str, float], metric: str) -> float | None:
-    """Return a metric; without a validation set's name, it is the first set's."""
+    best = run_files.read_object(run_dir / run_files.SUMMARY).get("best") or {}
+    metric = cfg.search_metric
     names = [name for name in best if name == metric or name.endswith(f".{metric}")]
     return float(best[names[0]]) if names else None
 
@@ -181,13 +143,8 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     number = int(hydra.job.num) if is_sweep else 0
     try:
         config, allowed = checked(cfg, typed.grant)
-        if "RANK" in os.environ and "num_processes" not in config["parallel"]:
-            world_size = os.environ.get("WORLD_SIZE")
-            what = f"started as one of {world_size} ranks, each of which would train alone"
-            fix = "add parallel=ddp, or start without torchrun"
-            raise ConfigError(123, "parallel", what, fix)
-        _check_search(config, hydra.runtime.choices)
-        meeting = _meeting(config, is_sweep)
+        _check_start(config, hydra.runtime.choices.get("hydra/sweeper", "basic"), is_sweep)
+        meeting = _meeting(config)
         if meeting is not None and not meeting.leads:
             from framework.cli.run_ranks import follow  # noqa: PLC0415
 
@@ -196,7 +153,16 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
         with in_use(run_dir):
             claim(run_dir, cfg, config, to_repeat(overrides), typed.config_dir, is_sweep)
             typed.jobs.append(SweepJob(number, run_dir, overrides))
-            code = _attempt(config, run_dir, allowed, is_sweep, meeting)
+            with told_if_stopped(run_dir):
+                # torch is loaded only for a configuration that is sound
+                from framework.cli.run_ranks import RankedJob, run_here, run_shared  # noqa: PLC0415
+
+                job = RankedJob(config, str(run_dir), allowed)
+                if "RANK" in os.environ:
+                    return run_shared(job)
+                outcome = job.outcome(run_here, meeting, is_sweep)
+            with uninterrupted():
+                code = conclude(outcome, run_dir, short=is_sweep)
     except PacelineError as error:
         discard_if_empty(run_dir)
         print(error, file=sys.stderr)
@@ -210,51 +176,34 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     return code
 
 
-def _check_search(config: Config, choices: Mapping[str, str | None]) -> None:
-    """Raise ConfigError C335 for a search without validation data. ``choices`` are Hydra's."""
-    has_validation = bool(val_sets(config["data"])) or config["folds"] is not None
-    if choices.get("hydra/sweeper", "basic") != "basic" and not has_validation:
-        metric = config["search_metric"]
-        what = "looks at the validation, and there is none"
-        fix = "give data.val, or sweep without hydra/sweeper"
-        raise ConfigError(335, f"search_metric = {metric}", what, fix)
-
-
-def _meeting(config: Config, is_sweep: bool) -> "Meeting | None":
-    """Return how this host meets the others; None if it is alone, or if a launcher has started the
-    ranks.
-    """
+def _check_start(config: Config, sweeper: str | None, is_sweep: bool) -> None:
+    """Check how the run is started. ConfigError C123, C138 or C335."""
+    if "RANK" in os.environ and "num_processes" not in config["parallel"]:
+        world_size = os.environ.get("WORLD_SIZE")
+        what = f"started as one of {world_size} ranks, each of which would train alone"
+        fix = "add parallel=ddp, or start without torchrun"
+        raise ConfigError(123, "parallel", what, fix)
     num_nodes = config["parallel"].get("num_nodes", 1)
-    if num_nodes == 1 or "RANK" in os.environ:
-        return None
-    if is_sweep:
+    if is_sweep and num_nodes > 1 and "RANK" not in os.environ:
         what = "a sweep's jobs would have to meet one after the other"
         fix = "start the jobs one by one, or each as a job of a cluster"
         raise ConfigError(138, f"parallel.num_nodes = {num_nodes}", what, fix)
+    if sweeper != "basic" and not val_sets(config["data"]) and config["folds"] is None:
+        what = "looks at the validation, and there is none"
+        fix = "give data.val, or sweep without hydra/sweeper"
+        raise ConfigError(335, f"search_metric = {config['search_metric']}", what, fix)
+
+
+def _meeting(config: Config) -> "Meeting | None":
+    """Return how this host meets the others; None if it is alone, or the ranks are started."""
+    num_nodes = config["parallel"].get("num_nodes", 1)
+    if num_nodes == 1 or "RANK" in os.environ:
+        return None
     # torch's sockets complain of hosts without a name; what fails, our own messages say
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from framework.parallel.meeting import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
 
     return Meeting(parse_endpoint(config["parallel"]["endpoint"]), num_nodes)
-
-
-def _attempt(
-    config: Config,
-    run_dir: Path,
-    allowed: tuple[str, ...],
-    is_sweep: bool,
-    meeting: "Meeting | None",
-) -> int:
-    with told_if_stopped(run_dir):
-        # torch is loaded only for a configuration that is sound
-        from framework.cli.run_ranks import RankedJob, run_here, run_shared  # noqa: PLC0415
-
-        job = RankedJob(config, str(run_dir), allowed)
-        if "RANK" in os.environ:
-            return run_shared(job)
-        outcome = job.outcome(run_here, meeting, is_sweep)
-    with uninterrupted():
-        return conclude(outcome, run_dir, short=is_sweep)
 
 
 @contextmanager
@@ -263,7 +212,7 @@ def in_use(run_dir: Path) -> Generator[None]:
 
     ResourceError R108 names the other. CheckpointError K126 for a directory with links.
     """
-    check_entry(run_dir)
+    run_files.check_entry(run_dir)
     fix = "wait until it ends, or stop it"
 
     def tell(holder: str) -> None:
@@ -278,14 +227,14 @@ def in_use(run_dir: Path) -> Generator[None]:
         needed=False,
     )
     with undone(lambda _: discard_if_empty(run_dir)), lock:
-        own_files(run_dir)
+        run_files.own_files(run_dir)
         yield
 
 
 def claim(
     run_dir: Path,
     cfg: DictConfig,
-    config: dict[str, Any],
+    config: Config,
     overrides: list[str],
     config_dir: str | None,
     in_sweep: bool = False,
@@ -320,34 +269,29 @@ def claim(
             where, fix = f"hydra.sweep.dir = {run_dir.parent}", "choose another, or remove the run"
             what += f", in {run_dir.name}"
         raise ConfigError(121, where, what, fix) from error
-
-    def give_back(_: object) -> None:
-        if not resumed:
-            _remove_all(run_dir, CLAIMED)
-
-    with undone(give_back):
+    with undone(lambda _: _remove_all(run_dir, () if resumed else CLAIMED)):
         remove_leftovers(run_dir)
         suffix = ""
-        if resumed:  # the files of the run's first start stay
+        facts_file = FACTS
+        if resumed:
+            # The files of the first start stay, and new facts count once the state is loaded.
             suffix = f".{len(list(run_dir.glob('config*.yaml')))}"
+            facts_file = run_files.NEXT_FACTS
         write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
-        write_object(run_dir / f"resolved{suffix}.json", as_written(cfg), redact=False)
+        resolved = run_dir / f"resolved{suffix}.json"
+        run_files.write_object(resolved, as_written(cfg), redact=False)
         from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
 
-        # A resumed run's facts count once its state is loaded: an error before that changes
-        # nothing.
-        name = NEXT_FACTS if resumed else FACTS
-        write_object(run_dir / name, {**facts(sys.argv, overrides), "config_dir": config_dir})
+        known = {**facts(sys.argv, overrides), "config_dir": config_dir}
+        run_files.write_object(run_dir / facts_file, known)
 
 
 def _failed_before_its_first_step(run_dir: Path) -> bool:
     """Return whether a run in ``run_dir`` ended with an error and has left no result."""
-    try:
-        ending = read_json(run_dir / ENDED)
-        failed = bool(ending["code"]) and ending["step"] is None and ending["checkpoint"] is None
-        return failed and {path.name for path in run_dir.iterdir()} <= {*LEFT_BY_FAILED, LOCK}
-    except (OSError, ValueError, KeyError, TypeError):
+    ending = run_files.read_object(run_dir / ENDED)
+    if not ending.get("code") or ending.get("step") is not None or ending.get("checkpoint"):
         return False
+    return {path.name for path in run_dir.iterdir()} <= {*LEFT_BY_FAILED, LOCK}
 
 
 def _remove_all(run_dir: Path, names: Sequence[str]) -> None:

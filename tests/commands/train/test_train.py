@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hydra.core.hydra_config import HydraConfig
 
-from framework.commands.train.train import _check_search, _jobs_elsewhere, _of_first_set
+from framework.commands.train.train import _check_start, _jobs_elsewhere, _search_value
 from framework.errors import ConfigError
 from framework.system import durable
 from framework.system.run_dir import read_json, write_object
@@ -277,15 +279,17 @@ def test_jobs_that_ran_elsewhere_are_found_in_their_order():
 
 
 def test_a_search_without_validation_data_is_refused():
-    config = {"data": {"val": None}, "folds": None, "search_metric": "loss"}
-    _check_search(config, {"hydra/sweeper": "basic"})
-    _check_search({**config, "folds": 5}, {"hydra/sweeper": "optuna"})
+    config = {"data": {"val": None}, "folds": None, "search_metric": "loss", "parallel": {}}
+    _check_start({**config, "parallel": {"num_processes": 1}}, "basic", True)
+    _check_start({**config, "folds": 5}, "optuna", True)
     with pytest.raises(ConfigError, match="C335"):
-        _check_search(config, {"hydra/sweeper": "optuna"})
+        _check_start(config, "optuna", True)
 
 
-def test_a_search_finds_the_metric_of_the_first_set():
+@pytest.mark.parametrize(("metric", "value"), [("loss", 0.5), ("noisy.loss", 0.7), ("f1", None)])
+def test_a_search_finds_the_metric_of_the_first_set(tmp_path, monkeypatch, metric, value):
     best = {"clean.loss": 0.5, "noisy.loss": 0.7, "step": 3}
-    assert _of_first_set(best, "loss") == 0.5
-    assert _of_first_set(best, "noisy.loss") == 0.7
-    assert _of_first_set(best, "f1") is None
+    write_object(tmp_path / "summary.json", {"best": best})
+    hydra = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
+    monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
+    assert _search_value(SimpleNamespace(search_metric=metric)) == value
