@@ -68,6 +68,7 @@ def run(arguments: list[str]) -> int:
         try:
             code = _dispatch(arguments)
             sys.stdout.flush()
+            return code
         except BrokenPipeError:
             return reader_has_gone()
         except PacelineError as error:
@@ -84,12 +85,19 @@ def run(arguments: list[str]) -> int:
         except KeyboardInterrupt:  # somebody's code raised it: our handlers raise nothing
             print("interrupted", file=sys.stderr)
             return EXIT_INTERRUPTED
-    return code
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:1] in COMPLETION:
-        return _complete(arguments)
+    if arguments[:1] in COMPLETION:  # Hydra completes one program, and never sees the command
+        sys.argv[0] = "paceline"
+        words = os.environ.get("COMP_LINE", "").split(" ")
+        if len(words) > 2 and words[1] in COMMANDS:
+            os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
+            return _start(words[1], arguments)
+        if arguments[1:] and arguments[1].startswith("query"):
+            print(" ".join(COMMANDS))
+            return 0
+        return _start("train", arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         commands = "\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())
         print(USAGE.format(commands=commands))
@@ -113,16 +121,3 @@ def _start(command: str, arguments: list[str]) -> int:
     if not Path(__file__).with_name("commands").joinpath(f"{command}.py").is_file():
         name += f".{command}"  # a command of several files is a folder
     return import_module(name).main(arguments)
-
-
-def _complete(arguments: list[str]) -> int:
-    """Complete a command line. Hydra completes one program, so it never sees the command's name."""
-    sys.argv[0] = "paceline"
-    words = os.environ.get("COMP_LINE", "").split(" ")
-    if len(words) > 2 and words[1] in COMMANDS:
-        os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
-        return _start(words[1], arguments)
-    if arguments[1:] and arguments[1].startswith("query"):
-        print(" ".join(COMMANDS))
-        return 0
-    return _start("train", arguments)

@@ -231,10 +231,7 @@ def span_figures(spans: Mapping[str, Span]) -> dict[str, dict[str, float]]:
 
 
 def choices(config: Config) -> dict[str, str]:
-    """Return the choice of each group that decides speed, such as ``{"loader": "prefetch"}``.
-
-    A choice is named by the module of its class.
-    """
+    """Return the module of each choice that decides speed, such as ``{"loader": "prefetch"}``."""
     blocks = {"data": config["data"]["source"]}
     for name in ("loader", "parallel", "precision"):
         blocks[name] = config[name]
@@ -259,12 +256,7 @@ def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
 
 
 def _git_revision() -> str | None:
-    """Return the git commit of the working directory, with ``+`` if tracked files have changed.
-
-    Return None outside a repository, where git is not even started.
-    """
-    if not any(Path(folder, ".git").exists() for folder in (".", *Path.cwd().parents)):
-        return None
+    """Return the git commit of the working directory, with ``+`` if tracked files have changed."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
@@ -276,8 +268,7 @@ def _git_revision() -> str | None:
 def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
     """Add the data's manifests and where the run was resumed to ``run.json``.
 
-    If the run is resumed, its facts replace the old ones. The old summary and exit code are
-    removed. Otherwise, a resumed run would look finished after a kill.
+    The summary and exit code of a resumed run are removed: it would look finished after a kill.
     """
     paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
     known = read_json(paths[0]) if paths else facts(sys.argv, [])

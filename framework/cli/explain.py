@@ -80,7 +80,8 @@ def help_text(command: str, config_dir: str | None, arguments: Sequence[str] = (
     # the block between ``# keys`` and ``hydra:``
     text = (CONF / f"{command}.yaml").read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
     keys = [f"  {line}" for line in text.split("\nhydra:", 1)[0].splitlines() if line.strip()]
-    return "\n".join([*parts, "keys", *keys, *keys_of_choices])
+    page = "\n".join([*parts, "keys", *keys, *keys_of_choices])
+    return re.sub(r" \[C\d+\]", "", page)  # numbers of errors
 
 
 def _keys_of_choice(group: str, name: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -43,7 +44,8 @@ USED_KEYS = (
     *("collate", "verify", "clock", "deterministic"),
 )
 USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
-DECODED = "${oc.decode:"
+# with up to two levels of braces inside
+DECODED = re.compile(r"\$\{oc\.decode:((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 VIRTUAL = ("virtual_ranks", "num_threads")  # keys of parallel=virtual that change its bits
 MIXING = ("weights", "temperature")  # keys of data=mixture
@@ -66,20 +68,12 @@ FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validat
 
 
 class SavedConfig(NamedTuple):
-    """What the directory of a run says of its configuration and data.
+    """What the directory of a run says of its configuration and data."""
 
-    Attributes:
-        config: Resolved, with paths of data as they are reached from here.
-        train: What it knows of its training data.
-        digests: Of the data that the run read, by split; None for data without one.
-        folder: The folder in which the run was started, or resumed with this configuration, if
-            paths of data had to be found from there; else "".
-    """
-
-    config: Config
-    train: Manifest
-    digests: Mapping[str, str | None]
-    folder: str
+    config: Config  # resolved, with paths of data as they are reached from here
+    train: Manifest  # what is known of the training data
+    digests: Mapping[str, str | None]  # of the data that was read, by split
+    folder: str  # in which the run was started, if paths of data had to be found from there
 
 
 def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
@@ -149,40 +143,30 @@ def _resolved(node: Any) -> Any:
         return {str(key): _resolved(value) for key, value in node.items()}
     if isinstance(node, list):
         return [_resolved(value) for value in node]
-    return _filled(node) if isinstance(node, str) else node
+    if not isinstance(node, str):
+        return node
+    if whole := DECODED.fullmatch(node):  # not a text, but what it stands for
+        return _decoded(whole)
+    text = DECODED.sub(lambda match: str(_decoded(match)), node)
+    if "${oc.decode:" in text:
+        raise ValueError(f"{node} has no end")
+    return REFERENCE.sub(_variable, text)
 
 
-def _filled(text: str) -> Any:
-    """Return a text with its references to the environment filled in.
-
-    A text that is one ``${oc.decode:...}`` becomes the value that it stands for.
-    """
-    before, mark, rest = text.partition(DECODED)
-    if not mark:
-        return REFERENCE.sub(lambda match: _variable(match[1]), text)
-    depth, end = 1, 0  # of the braces, up to the one that ends the reference
-    while depth and end < len(rest):
-        depth += (rest[end] == "{") - (rest[end] == "}")
-        end += 1
-    if depth:
-        raise ValueError(f"{text} has no end")
+def _decoded(match: re.Match[str]) -> Any:
+    text = REFERENCE.sub(_variable, match[1])
     try:
-        value = oc.decode(str(_filled(rest[: end - 1])), OmegaConf.create(), AnyNode(None))
+        value = oc.decode(text, OmegaConf.create(), AnyNode(None))
     except OmegaConfBaseException as error:
-        raise ValueError(f"{DECODED}{rest[:end]} does not name a value") from error
-    if isinstance(value, Container):
-        value = OmegaConf.to_container(value)
-    if not before and end == len(rest):
-        return value
-    return f"{_filled(before)}{value}{_filled(rest[end:])}"
+        raise ValueError(f"{match[0]} does not name a value") from error
+    return OmegaConf.to_container(value) if isinstance(value, Container) else value
 
 
-def _variable(name: str) -> str:
-    note([name])
-    value = os.environ.get(name)
-    if value is None:
-        raise ValueError(f"the environment variable {name} is not set")
-    return value
+def _variable(match: re.Match[str]) -> str:
+    note([match[1]])
+    if match[1] not in os.environ:
+        raise ValueError(f"the environment variable {match[1]} is not set")
+    return os.environ[match[1]]
 
 
 def put(config: Config, name: str, value: Any) -> None:
@@ -201,12 +185,7 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
 
     How the work is cut and carried (ranks, workers, loader, store, device) does not decide it, and
     neither does the number of steps. Texts are hashed, because they may come from the environment
-    and be secret.
-
-    Args:
-        config: Plain values, resolved.
-        batch_size: Records per optimizer step over all ranks.
-        manifest: Describes the training data.
+    and be secret. ``batch_size`` counts the records of a step over all ranks.
     """
     given = config["data"]
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | {
@@ -289,13 +268,9 @@ def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learne
 
 
 def check_same(run: str, saved: Learned, present: Learned, allow: Sequence[str]) -> None:
-    """Check that a saved run and this one learn the same.
+    """Check that a saved run, which ``resume`` names, and this one learn the same.
 
-    Args:
-        run: What ``resume`` names, for messages.
-        saved: All that decided what the saved run learned.
-        present: The same of this run.
-        allow: Keys, or the blocks around them, that may differ.
+    ``allow`` are keys, or the blocks around them, that may differ.
 
     Raises:
         CheckpointError: K105 with every key that differs and is not allowed.

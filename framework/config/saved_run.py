@@ -102,15 +102,8 @@ class Inferred(NamedTuple):
 class SavedRun:
     """A run whose model can be used. ``load`` and ``open_run`` make one.
 
-    Parts are built when they are first used.
-
-    Attributes:
-        run_dir: The directory of the run.
-        config: The configuration as plain values, without ``auto``.
-        allowed: Prefixes of the user's packages, whose classes the configuration may name.
-        weights: Which weights the model has: ``best``, ``last``, ``average``, or a file's path.
-        train: What is known of the training data, such as its fields and classes.
-        say: Prints a note.
+    Parts are built when they are first used. ``run_dir`` is the directory, ``config`` the
+    configuration as plain values, and ``train`` describes the training data.
     """
 
     def __init__(
@@ -192,9 +185,7 @@ class SavedRun:
     def model(self) -> nn.Module:
         """The model with the chosen weights, on the device and in evaluation mode.
 
-        Raises:
-            CheckpointError: K121, K122, K124 or those of ``read_weights`` if the weights are
-                missing, damaged, or do not fit.
+        CheckpointError K121, K122, K124 or as ``read_weights`` for weights that do not fit.
         """
         parallel = self.parallel
         model: nn.Module = self.build("model").to(parallel.home)
@@ -233,14 +224,8 @@ class SavedRun:
     ) -> dict[str, ValidationSet]:
         """Return each validation set by the name of its split: ``val``, or ``val.NAME`` of several.
 
-        Args:
-            given: A path or an object that ``data.val`` can be, or a dict of several by name; None:
-                the run's own validation data, cut as it was (``limit``, ``select``, ``fold``).
-            select: What the records of ``given`` must fulfil; None: all are used.
-            limit: How many records of ``given`` are used; None: all.
-
-        Raises:
-            ConfigError: C350 if the run has no validation data.
+        ``given`` is what ``data.val`` can be, cut by ``select`` and ``limit``; None: the run's own
+        validation data, cut as it was. ConfigError C350 if there is none.
         """
         config = self.config
         own = given is None
@@ -307,11 +292,7 @@ class SavedRun:
         return source
 
     def source(self, path: Any = None) -> Source:
-        """Open data as the run's validation data is opened. The caller closes it.
-
-        ``path`` is what ``data.val`` can be, such as the path of a store; None: the run's own
-        validation data, the first set of several.
-        """
+        """Open what ``data.val`` can be, None: the run's own first set. The caller closes it."""
         return self.open_set(next(iter(self.sets(path).values())))
 
     def loader(
@@ -350,8 +331,7 @@ class SavedRun:
     def _scaled_to(self, fields: Mapping[str, Field]) -> Size | None:
         """Return the height and width to which images must be scaled as in packing, or None.
 
-        They must if packing scaled the training images, the run takes those whole, and the images
-        of ``fields`` have, or may have, another size.
+        The run takes images whole that packing scaled, and those of ``fields`` may be of other size.
         """
         transform = self._context.transform
         scaled = any(self.train.options.get(key) for key in ("size", "resize", "max_side"))
@@ -384,11 +364,8 @@ class SavedRun:
         return assemble.source_context(config, self.allowed, self.parallel, training=False)
 
     def prepared(self, given: RecordInput) -> RecordInput:
-        """Return an input whose records are prepared as packing prepared those of training.
-
-        Images of a model that predicts maps or boxes keep their size, because these lie in the
-        pixels of the given images.
-        """
+        """Return an input whose records are prepared as packing prepared those of training."""
+        # maps and boxes lie in the pixels of the given images
         target = self.train.fields.get(self.predicts.target)
         scales = target is None or target.kind not in ("labels", "boxes")
         prepare = preparation(given.manifest, self.train, scales)
@@ -401,16 +378,13 @@ class SavedRun:
         more: Mapping[str, Field] | None = None,
         skip_bad: bool = False,
     ) -> InputSource:
-        """Return a source of what the model takes from an input, for ``inferred``.
+        """Return a source of what the model takes from a prepared input, for ``inferred``.
 
         Args:
             given: The input, as ``prepared`` returns it.
             ranges: The parts to read; None: everything is one part.
             more: Other fields that batches shall have.
             skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
-
-        Raises:
-            ConfigError: As ``input_fields``.
         """
         fields = self.input_fields(given.manifest)
         context = self._scaling(fields, self._context)
@@ -441,10 +415,8 @@ class SavedRun:
     def input_fields(self, given: Manifest) -> dict[str, Field]:
         """Return the fields of the data that the model takes, as its batches need them.
 
-        An image gets the channels that it had in training.
-
-        Raises:
-            ConfigError: C352 if the data lacks one, or its pixels are no numbers as in training.
+        An image gets the channels that it had in training. ConfigError C352 if the data lacks a
+        field, or its pixels are no numbers as in training.
         """
         where = given.source or "the data"
         fields: dict[str, Field] = {}
@@ -546,14 +518,16 @@ def only_fields(block: Any, names: Container[str]) -> Any:
         return [part for item in block if (part := only_fields(item, names)) is not None]
     if not isinstance(block, dict):
         return block
-    kept = {key: only_fields(value, names) for key, value in block.items()}
+    kept = {key: only_fields(value, names) for key, value in block.items() if key != "field"}
     if "field" in block:
         given = block["field"]
-        kept["field"] = given
         if isinstance(given, list):
-            kept["field"] = [name for name in given if name in names]
-        if not kept["field"] or (not isinstance(given, list) and given not in names):
+            given = [name for name in given if name in names]
+        elif given not in names:
             return None
+        if not given:
+            return None
+        kept["field"] = given
     return kept
 
 
@@ -605,14 +579,10 @@ def open_run(
     changes: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = say,
 ) -> SavedRun:
-    """Open the directory of a run.
+    """Open the directory of a run, as ``load`` does.
 
-    Args:
-        run_dir: The directory.
-        allowed: Prefixes of the user's packages, whose classes the configuration may name.
-        weights: ``best`` (the last without validation), ``last``, ``average``, or a file.
-        changes: Keys and blocks of the configuration that replace the run's.
-        say: Prints a note.
+    ``allowed`` are prefixes of the user's packages. ``changes`` replace keys and blocks of the
+    configuration.
 
     Raises:
         CheckpointError: K120 if there is no run, or its files are damaged.

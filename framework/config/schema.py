@@ -70,6 +70,8 @@ def check(config: dict[str, Any]) -> None:
     check_known(config, (*rules, *GROUPS))
     if isinstance(resume := config.get("resume"), str):  # of a command that takes train's words
         what = "does not name a run"
+        if not resume:
+            raise ConfigError(101, "resume = ''", what, "give the directory of a run")
         fix = "give train the directory of a run, and other commands that run's own words"
         raise ConfigError(196, f"resume = {resume}", what, fix)
     for group in GROUPS:

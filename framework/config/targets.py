@@ -31,7 +31,7 @@ BY_NAME = ("metrics", "sink", "watchers")  # places of several blocks by name
 # Parts of ``data`` that are places of another kind. Objects of the user's have no list.
 IN_DATA = {"source": "data", "writer": "output", "val_transform": "transform"}
 OURS = "framework."
-SPECIAL = {"_target_", "_args_", "_partial_"}
+SPECIAL = ("_target_", "_args_", "_partial_")
 STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
 UNFOLDED: dict[str, Any] = dict.fromkeys(("fold", "folds", "fold_by"))  # for all records
@@ -299,7 +299,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
             names = (*names, *MARK_KEYS)
         for key in map(str, block):
             if key not in SPECIAL and key not in names:
-                what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
+                what = f"{target} has no argument {key!r}{did_you_mean(key, (*names, *SPECIAL), where)}"
                 fix = "correct or remove it"
                 raise ConfigError(106, f"{where}.{key} = {block[key]}", what, fix)
 

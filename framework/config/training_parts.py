@@ -184,9 +184,7 @@ def _model(
 ) -> tuple[nn.Module, Thaws, ModelTrial]:
     """Build the model, try it on a few records, freeze layers, and wrap it for its ranks.
 
-    Returns:
-        The wrapped model, when its frozen parameters thaw, and what the validation of these records
-        gives.
+    Return it, when its frozen parameters thaw, and what the validation of these records gives.
     """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     assembly.notes.clear()
@@ -227,10 +225,7 @@ def _refusal(assembly: Assembly) -> str | None:
 
 
 def _check_labels(assembly: Assembly, objective: Objective) -> None:
-    """Check the labels that a store has in one piece, and let the loaders check those of batches.
-
-    DataError D195 for a label that numbers no class of the model.
-    """
+    """Check the labels of a store at once, and let the loaders check those of batches. D195."""
     allowed = objective.label_range if isinstance(objective, KnowsLabelRange) else None
     if allowed is None:
         return
@@ -289,9 +284,9 @@ def _warm_up(
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:
-    """Compile the model at its first call, once for each of the two or three sizes of batches.
+    """Compile the model at its first call. ResourceError R105 without a compiler.
 
-    ResourceError R105 without a compiler: torch would say so in a hundred lines, in the first step.
+    torch would say so in a hundred lines, in the first step.
     """
     variable, *names = ["CC", "gcc", "clang"]
     if device.type == "cpu":
@@ -434,10 +429,7 @@ def make_metrics(
     say: Callable[[str], None],
     classes: Sequence[str],
 ) -> "TorchMetrics | None":
-    """Build the metrics that the configuration names; None without any. Notes name ``classes``.
-
-    ResourceError R112 without TorchMetrics, ConfigError C332 for what is no metric.
-    """
+    """Build the metrics that the configuration names; None without any. R112, C332."""
     blocks = config.get("metrics") or {}
     if not blocks:
         return None
@@ -449,10 +441,7 @@ def make_metrics(
 
 
 def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:
-    """Return the trial with the metrics of its predictions.
-
-    ConfigError C332 if they do not fit the predictions, or have a name of the objective's.
-    """
+    """Return the trial with the metrics of its predictions. ConfigError C332 if they do not fit."""
     means = metrics.tried(trial.predictions)
     if both := sorted({*means, *metrics.names} & {*trial.means, "step"}):
         what = "is the name of a metric that the objective has already"
@@ -469,8 +458,7 @@ def make_goal(
 ) -> watching.Goal | None:
     """Return the goal of the block ``best`` or ``stop``; None if it names no metric.
 
-    Raises:
-        ConfigError: C331 for an unknown metric, C338 if nothing tells its direction.
+    ConfigError C331 for an unknown metric, C338 if nothing tells its direction.
     """
     block = assembly.config[key]
     metric = block["metric"]
