@@ -298,34 +298,23 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
 def first_line(assembly: Assembly, model: nn.Module) -> str:
     """Return what a run begins with: the choices that decide what is learned, and how fast."""
     config, source = assembly.config, assembly.train_source
-    name = {
-        key: _name(config[key]) for key in ("model", "optim", "schedule", "precision", "loader")
-    }
-    count = sum(parameter.numel() for parameter in model.parameters())
-    ranks = workers = ""
+    words = {"model": "", "optim": "", "schedule": "", "precision": "", "batch_size": ""}
+    for key in ("model", "optim", "schedule", "precision", "loader"):
+        # the name of its file for a choice of our own, that of its class for others
+        *package, module, name = config[key]["_target_"].split(".")
+        words[key] = module if package[:1] == ["framework"] else name
+    words["model"] += f" with {sum(own.numel() for own in model.parameters()):,} parameters"
+    rate = assembly.effective.get("lr", config["optim"].get("lr"))
+    if rate is not None:
+        words["optim"] += f" with lr {rate:g}"
+    words["batch_size"] = str(source.order.batch_size)
     if assembly.parallel.world_size > 1:
-        ranks = f" over {assembly.parallel.world_size} ranks"
+        words["batch_size"] += f" over {assembly.parallel.world_size} ranks"
     if isinstance(source, WorkerSource):
         num = source.workers.num
-        workers = f" with {num} worker{'s' if num != 1 else ''}"
-    rate = assembly.effective.get("lr", config["optim"].get("lr"))
-    with_rate = "" if rate is None else f" with lr {rate:g}"
-    words = {
-        "model": f"{name['model']} with {count:,} parameters",
-        "optim": f"{name['optim']}{with_rate}",
-        "schedule": name["schedule"],
-        "precision": name["precision"],
-        "batch_size": f"{source.order.batch_size}{ranks}",
-        "loader": f"{name['loader']}{workers}",
-        "device": str(assembly.device),
-    }
+        words["loader"] += f" with {num} worker{'s' if num != 1 else ''}"
+    words["device"] = str(assembly.device)
     return "training: " + ", ".join(f"{key} {value}" for key, value in words.items())
-
-
-def _name(block: Config) -> str:
-    """Return the name of a choice: that of its file for our own, that of its class for others."""
-    *package, module, name = block["_target_"].split(".")
-    return module if package[:1] == ["framework"] else name
 
 
 def choice_notes(assembly: Assembly) -> list[str]:

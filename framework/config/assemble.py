@@ -16,7 +16,7 @@ from framework.augment.fused import Finish, finish_with
 from framework.config import auto, resume
 from framework.config.build import build, takes_optimizer
 from framework.config.init_weights import with_digest
-from framework.config.preflight import NUM_SAMPLES, check_agreement, check_num_steps, code_digest
+from framework.config.preflight import NUM_SAMPLES, check_agreement, code_digest
 from framework.config.targets import (
     Config,
     data_name,
@@ -118,9 +118,13 @@ class Assembly:
             if config["workers"]["num"] == auto.AUTO:
                 cores = cores_per_rank()
                 self.tuning = start_tuning(source, self.train, self.waits, cores, self.say)
-            check_num_steps(source.order, self.train.num_steps)
+            order = source.order
+            if not self.train.num_steps:
+                records = f"{order.num_used} records, fewer than a batch of {order.batch_size}"
+                fix = "lower batch_size, or choose short or wrap"
+                raise ConfigError(134, "last = drop", f"leaves nothing of {records}", fix)
             # all ranks learn the same, with the same code
-            learns = resume.learned(self.config, source.order.batch_size, source.manifest)
+            learns = resume.learned(self.config, order.batch_size, source.manifest)
             code = {"torch": str(torch.__version__), "code": code_digest()}
             check_agreement(parallel, {**learns, **code})
             stack.pop_all()

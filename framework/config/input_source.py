@@ -213,7 +213,12 @@ class InputSource(Source):
         self.order: Order = self.context.order(max(1, self.manifest.num_records))
         self.parts: dict[int, ReadPart] = {}
         self._stages = Stages()
-        self._key = _key_function(source)
+        inner = source
+        while isinstance(inner, MarkedInput | PreparedInput):
+            inner = inner.source
+        self._key: Callable[[int], str] | None = None  # of an item, if workers read its file
+        if isinstance(inner, FilePerRecord) and inner.file_per_record:
+            self._key = inner.key
         self._has_records_in_items = False  # whether an item has had none or several
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
@@ -306,16 +311,6 @@ class InputSource(Source):
 
     def stages(self) -> dict[str, float]:
         return self._stages.take()
-
-
-def _key_function(source: RecordInput) -> Callable[[int], str] | None:
-    """Return the function that gives an item's key; None if its records must be read first."""
-    inner = source
-    while isinstance(inner, MarkedInput | PreparedInput):
-        inner = inner.source
-    if isinstance(inner, FilePerRecord) and inner.file_per_record:
-        return inner.key
-    return None
 
 
 def _bad(item: int, name: str, error: DataError) -> BadItem:

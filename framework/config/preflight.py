@@ -20,7 +20,6 @@ from framework.contracts.data import Augment
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective
 from framework.errors import ConfigError, DistributedError, words_of
-from framework.order.batches import Order
 from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
 from framework.train.metrics import PassPlace, Tally, check_outcome
@@ -68,14 +67,6 @@ def check_agreement(parallel: Parallel, facts: Facts) -> None:
             what = f"is about to do something else: {', '.join(differences)}"
             fix = "give every rank the same code, packages and copy of the data"
             raise DistributedError(105, f"rank {rank}", what, fix)
-
-
-def check_num_steps(order: Order, num_steps: int) -> None:
-    """Check that an epoch has at least one step. ConfigError C134."""
-    if not num_steps:
-        records = f"{order.num_used} records, fewer than a batch of {order.batch_size}"
-        fix = "lower batch_size, or choose short or wrap"
-        raise ConfigError(134, "last = drop", f"leaves nothing of {records}", fix)
 
 
 def try_augment(config: Config, augment: Augment, sample: Batch, packages: Sequence[str]) -> None:

@@ -331,7 +331,7 @@ class SavedRun:
     def _scaled_to(self, fields: Mapping[str, Field]) -> Size | None:
         """Return the height and width to which images must be scaled as in packing, or None.
 
-        The run takes images whole that packing scaled, and those of ``fields`` may be of other size.
+        They must if packing scaled those of training, and the run takes images whole.
         """
         transform = self._context.transform
         scaled = any(self.train.options.get(key) for key in ("size", "resize", "max_side"))

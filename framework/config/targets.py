@@ -299,7 +299,8 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
             names = (*names, *MARK_KEYS)
         for key in map(str, block):
             if key not in SPECIAL and key not in names:
-                what = f"{target} has no argument {key!r}{did_you_mean(key, (*names, *SPECIAL), where)}"
+                hint = did_you_mean(key, (*names, *SPECIAL), where)
+                what = f"{target} has no argument {key!r}{hint}"
                 fix = "correct or remove it"
                 raise ConfigError(106, f"{where}.{key} = {block[key]}", what, fix)
 
@@ -340,22 +341,24 @@ def data_name(given: Any) -> str:
     return str(given)
 
 
+def _with_function(block: Config, key: str) -> Config:
+    """Return a block in which the name of a function at ``key`` is a block that names it."""
+    if not isinstance(block.get(key), str):
+        return block
+    return {**block, key: {"_target_": block[key], "_partial_": True}}
+
+
 def with_functions(config: Config) -> Config:
     """Return a configuration whose ``data.collate`` is a block, if it names a function."""
-    source = config["data"]["source"]
-    name = source.get("collate")
-    if not isinstance(name, str) or not makes_data(config["data"]):
+    data = config["data"]
+    if not makes_data(data):
         return config
-    source = {**source, "collate": {"_target_": name, "_partial_": True}}
-    return {**config, "data": {**config["data"], "source": source}}
+    return {**config, "data": {**data, "source": _with_function(data["source"], "collate")}}
 
 
 def with_added(block: Config) -> Config:
     """Return the block of an input whose ``add`` is a block, if it names a function."""
-    name = block.get("add")
-    if block.get("_target_") != STORE_INPUT or not isinstance(name, str):
-        return block
-    return {**block, "add": {"_target_": name, "_partial_": True}}
+    return _with_function(block, "add") if block.get("_target_") == STORE_INPUT else block
 
 
 def with_folds(config: Config) -> Config:

@@ -223,7 +223,7 @@ def test_mean_and_deviation_for_other_numbers_are_left_out(changes):
     "text",
     [
         *("[]", "{", '{"size": -1}', '{"size": {"height": 1e99, "width": 1}}'),
-        *('{"size": [1, 2, 3]}', '{"image_mean": [NaN]}', '{"image_mean": 5}'),
+        *('{"size": [1, 2, 3]}', '{"image_mean": 5}'),
         pytest.param("[" * 100_000, id="deep"),
     ],
 )

@@ -12,7 +12,6 @@ from framework.config.assemble import Assembly
 from framework.config.preflight import (
     ModelTrial,
     check_fit,
-    check_num_steps,
     try_augment,
     try_smallest,
 )
@@ -24,7 +23,6 @@ from framework.model.airbench import Whitening
 from framework.model.digits_net import DigitsCNN
 from framework.objective.classify import Classify
 from framework.objective.own_loss import OwnLoss
-from framework.order.batches import Order
 from framework.run import group_table
 from framework.sink.jsonl import JsonlSink
 from framework.train.freeze import Freeze, freeze_layers
@@ -238,12 +236,6 @@ def test_a_trial_of_what_comes_changes_no_generator(word, tmp_path):
             assert training_parts(assembly, run_dir).model.training
         states.append(torch.get_rng_state())
     assert torch.equal(*states)
-
-
-def test_an_epoch_without_a_step_is_refused():
-    with pytest.raises(ConfigError, match=r"C134.*leaves nothing of 3 records"):
-        check_num_steps(Order(3, 4, last="drop"), 0)
-    check_num_steps(Order(4, 4), 1)
 
 
 # --------------------------------------------------------------------------- trials of the parts
