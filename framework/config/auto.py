@@ -242,16 +242,10 @@ def resolve(
     parts: Sequence[str] = PARTS,
     declared: DeclaredInputs = NOTHING,
 ) -> tuple[Config, Config]:
-    """Replace ``auto`` by what ``source`` holds, and compare the typed facts with it.
+    """Replace ``auto`` in some parts by what ``source`` holds, and compare the typed facts with it.
 
-    Args:
-        config: Plain values.
-        source: Reads the training data.
-        parts: The names of the parts to look at.
-        declared: What the model says about its inputs, which counts before the data.
-
-    Returns:
-        The configuration with numbers, and the numbers alone by dotted name.
+    Return the configuration with numbers, and the numbers alone by dotted name. What the model has
+    ``declared`` counts before the data.
 
     Raises:
         ConfigError: C154 or C156 for a typed value that contradicts the data, C157 for a fact that

@@ -182,11 +182,7 @@ def build_schedule(
 ) -> tuple[Schedule, TorchSchedule | None]:
     """Return the schedule, and the scheduler of torch that sets the rates in its place, if any.
 
-    Args:
-        block: The block ``schedule``.
-        allowed: Prefixes of the user's packages.
-        optimizer: With the rates of the start.
-        warmup_steps: Scaled, if the schedule has a warm-up.
+    The optimizer has the rates of the start, and ``warmup_steps`` are scaled.
     """
     if not takes_optimizer(block):
         own = {key: value for key, value in block.items() if key != "warmup_epochs"}

@@ -49,16 +49,9 @@ def with_digest(config: Config) -> tuple[Config, Path | None]:
 
 
 def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes: int) -> str:
-    """Copy the weights in a file into the model, before it is wrapped.
+    """Copy the weights in a file into the model, before it is wrapped. Return a note.
 
-    Args:
-        model: Where it was built. Nothing is copied if something does not fit.
-        path: The file of weights.
-        config: Plain values. ``init`` says how to read the file, ``model`` how large a head is.
-        num_classes: What the data has; 0 if it names none.
-
-    Returns:
-        A note on what was loaded, and what is new.
+    Nothing is copied if something does not fit. The data has ``num_classes``, 0 if it names none.
 
     Raises:
         CheckpointError: K110 to K113 as ``read_weights``, K114 for names that are missing or

@@ -51,11 +51,7 @@ def default_options() -> dict[str, Any]:
 
 
 def preparation_of(options: Mapping[str, Any]) -> Preparation:
-    """Return what images become, from all keys of ``pack:``.
-
-    Raises:
-        ConfigError: C101 for a value that a key cannot have, C102 for an unknown key.
-    """
+    """Return what images become, from all keys of ``pack:``. ConfigError C101 or C102."""
     rules = option_rules("pack")
     own = {key.removeprefix("pack."): rules[key] for key in rules if key.startswith("pack.")}
     check_known(options, tuple(own), "pack")
@@ -70,18 +66,11 @@ def packing_of(
     path: str,
     configured: Mapping[str, Any],
 ) -> Packing:
-    """Return a packing.
+    """Return the packing of ``source`` into ``path``.
 
-    Args:
-        source: The input.
-        options: All keys of ``pack:``.
-        make_writer: Makes the writer for a path.
-        path: The store.
-        configured: The blocks ``input`` and ``output``. Finished jobs are kept only for the same.
-            Jobs write the format of the output, or HDF5 if that is no format of stores.
-
-    Raises:
-        ConfigError: C101 or C102 for a key of ``pack:``, C247 for a rule of splits without splits.
+    ``options`` are all keys of ``pack:``, and ``configured`` the blocks ``input`` and ``output``:
+    finished jobs are kept only for the same. Jobs write the format of the output, or HDF5 if that
+    is no format of stores. ConfigError C101, C102, or C247 for a rule of splits without splits.
     """
     prepare = preparation_of(options)
     run = {key: options[key] for key in OF_PACKING}

@@ -157,14 +157,9 @@ def is_from_folder(target: Any) -> bool:
 
 
 def secured(where: str, block: Config, allowed: Sequence[str]) -> Config:
-    """Return the arguments of a model of another library, with those that make it safe.
+    """Return the block of a model of another library, with the arguments that make it safe.
 
     Whoever allows the package on the command line may do anything with it.
-
-    Args:
-        where: The block's name in the configuration, for messages.
-        block: ``_target_`` and its arguments; any other block stays as it is.
-        allowed: Prefixes of the user's packages.
 
     Raises:
         ConfigError: C302 for an argument that downloads, unpickles or executes something, C303 for

@@ -213,12 +213,6 @@ def test_the_size_of_a_folder_is_that_after_the_crop(changes, size, resize):
     assert of_folder() == DeclaredInputs(size, resize, [0.5], [0.25])
 
 
-@pytest.mark.parametrize("changes", [{"do_normalize": False}, {"rescale_factor": 1 / 127.5}])
-def test_mean_and_deviation_for_other_numbers_are_left_out(changes):
-    processor(**changes)
-    assert of_folder()[2:] == (None, None)
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -16,7 +16,7 @@ from framework.config.init_weights import (
 )
 from framework.errors import CheckpointError, ConfigError
 from framework.objective.distill import Distill
-from tests.cli.command import config_of, is_one_error_line, paceline
+from tests.cli.command import is_one_error_line, paceline
 from tests.config.assembled import assembled, parts_of
 
 INIT = {"weights": "x.pth", "average": True, "skip": [], "rename": None}
@@ -239,15 +239,6 @@ def test_a_missing_file_is_refused_before_the_run_has_a_directory():
     assert is_one_error_line(done, "K110")
     assert "did you mean 'weights.pth'?" in done.err
     assert not Path("run").exists()
-
-
-def test_a_recipe_may_name_weights_and_words_add_to_it():
-    Path("x.pth").touch()
-    Path("recipes").mkdir()
-    text = "# @package _global_\ndefaults: [digits]\ninit: x.pth\n"
-    Path("recipes/mine.yaml").write_text(text)
-    config = config_of("recipes=mine", "init.skip=[head]", config_dir=".")
-    assert config["init"] == {**INIT, "skip": ["head"]}
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from framework.config.preflight import (
     ModelTrial,
     check_fit,
     try_augment,
-    try_smallest,
 )
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.data import DRAW_KEYS
@@ -29,7 +28,6 @@ from framework.train.freeze import Freeze, freeze_layers
 from framework.train.parameter_groups import parameter_groups
 from framework.train.trainer import Trainer
 from tests.config.assembled import assembled, parts_of
-from tests.fakes import FakeSink
 
 SMALL_NET = ("model=airbench", "model.widths=[4,4]", "model.whiten_records=40")
 
@@ -163,52 +161,6 @@ def test_parts_that_do_not_fit_are_refused_before_the_first_step(words, line):
         parts_of(*words)
 
 
-class Counts(nn.Module):
-    """Batch norm behind dropout, with a buffer that is replaced in each pass."""
-
-    def __init__(self, most=99):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(3)
-        self.passes: torch.Tensor
-        self.register_buffer("passes", torch.zeros(()))
-        self.sizes = []
-
-    def forward(self, x):
-        self.passes = self.passes + 1
-        self.sizes.append((len(x), self.training))
-        return self.norm(nn.functional.dropout(x, training=self.training))
-
-
-def tried(size, model=None, where="last = short"):
-    model = model or Counts()
-    x = torch.rand(8, 3)
-
-    def read(count):
-        return {"index": torch.arange(count), "x": x[:count], "y": torch.zeros(count).long()}
-
-    try_smallest(model, Classify("x", "y", 0.0), read, {size: (where, "set last=drop")})
-    return model
-
-
-def test_a_trial_of_few_records_restores_the_buffers():
-    model = tried(2)
-    assert model.sizes == [(2, True)]
-    assert model.state_dict().keys() == Counts().state_dict().keys()
-    assert all(
-        torch.equal(own, Counts().state_dict()[name]) for name, own in model.state_dict().items()
-    )
-
-
-def test_a_model_that_takes_no_single_record_is_refused():
-    model = Counts()
-    with pytest.raises(
-        ConfigError, match=r"C396.*last = short: leads to passes over 1 record, .*drop"
-    ):
-        tried(1, model)
-    assert model.sizes == [(1, True), (8, True)]
-    assert model.passes == 0
-
-
 BATCH_NORM = ("model=resnet9", "model.width=4", "data.source.num_records=9")
 
 
@@ -229,13 +181,16 @@ def test_a_single_record_is_refused_before_the_first_step(words, line, tmp_path)
 
 
 @pytest.mark.parametrize("word", ["last=drop", "max_steps=2", "batch_size=5"])
-def test_a_trial_of_what_comes_changes_no_generator(word, tmp_path):
-    states = []
+def test_a_trial_of_what_comes_changes_no_generator_and_no_buffer(word, tmp_path):
+    states, buffers = [], []
     for run_dir in (None, tmp_path):
         with assembled(*BATCH_NORM, "batch_size=4", "epochs=1", word) as assembly:
-            assert training_parts(assembly, run_dir).model.training
+            model = training_parts(assembly, run_dir).model
+        assert model.training
         states.append(torch.get_rng_state())
+        buffers.append(torch.cat([buffer.flatten().float() for buffer in model.buffers()]))
     assert torch.equal(*states)
+    assert torch.equal(*buffers)
 
 
 # --------------------------------------------------------------------------- trials of the parts
@@ -318,19 +273,6 @@ def test_an_augmentation_is_tried_as_in_training():
 
 
 # ----------------------------------------------------------------------------- changes of batches
-
-
-def losses(dtype):
-    words = ("augment=crop_flip", f"augment.dtype={dtype}", "max_steps=3", "report_every=1")
-    seen = FakeSink()
-    with assembled("precision=amp", "model=resnet9", "model.width=4", *words) as assembly:
-        Trainer(training_parts(assembly)).fit([seen])
-    return [report.means["loss"] for report in seen.of("train")]
-
-
-def test_pixels_in_sixteen_bits_learn_the_same_in_mixed_precision():
-    assert len(losses("bfloat16")) == 3
-    assert losses("bfloat16") == losses("float32")
 
 
 def test_random_changes_depend_on_the_keys_of_a_batch_which_augments_do_not_see():

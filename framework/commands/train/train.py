@@ -241,16 +241,8 @@ def claim(
 ) -> None:
     """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``.
 
-    Args:
-        run_dir: The directory.
-        cfg: The configuration as composed.
-        config: The configuration as plain values.
-        overrides: The words that were typed.
-        config_dir: The user's folder of configurations.
-        in_sweep: Whether the run is a job of a sweep.
-
-    Raises:
-        ConfigError: C121 if the directory is another run's.
+    ``cfg`` is the configuration as composed, ``config`` the same as plain values, ``overrides`` the
+    words that were typed. ConfigError C121 if the directory is another run's.
     """
     before = config["resume"]["run"]
     resumed = before is not None and Path(before).resolve() == run_dir.resolve()
