@@ -1,7 +1,5 @@
 """``paceline pack`` as its users meet it."""
 
-import os
-import time
 from pathlib import Path
 
 import cv2
@@ -11,7 +9,6 @@ import torch
 
 from framework.pack import jobs
 from framework.store.open_store import open_store
-from framework.system import durable
 from tests.cli.command import is_one_error_line, paceline
 from tests.test_bad_input import image_folder
 
@@ -36,25 +33,6 @@ def test_a_folder_is_packed_in_the_order_of_its_names(output, workers):
     records = store.read(torch.arange(140))
     assert records["label"].tolist() == [0] * 70 + [1] * 70
     assert bytes(records["image"][0]) == Path("images/cat/0.png").read_bytes()
-    store.close()
-
-
-def test_arrays_are_packed_as_they_are():
-    arrays = {
-        "wave": np.random.default_rng(0).random((50, 7), np.float32),
-        "depth": np.arange(50, dtype=np.int16),
-    }
-    np.savez("a.npz", **arrays)
-    assert (
-        paceline(
-            "pack", "input=arrays", "input.path=a.npz", "output=lmdb", "output.path=a.lmdb"
-        ).code
-        == 0
-    )
-    store = open_store("a.lmdb")
-    records = store.read(torch.arange(50))
-    assert np.array_equal(records["wave"], arrays["wave"])
-    assert np.array_equal(records["depth"], arrays["depth"])
     store.close()
 
 
@@ -85,23 +63,6 @@ def many_images(count=80, size=(40, 56)):
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), rng.integers(0, 256, (*size, 3), np.uint8))
     return ["input.path=many", "pack.encode=raw", "pack.size=[32,32]"]
-
-
-def stop_after_first_job(number: int) -> None:
-    """Install a hook in the packing process that sends the signal ``number`` to it.
-
-    The signal comes when a first job is finished and another one is at work.
-    """
-    packer = os.getpid()
-
-    def reached(point: str) -> None:
-        if point != "publish.written" or not list(Path().glob("x.h5.parts/0*.job")):
-            return
-        os.kill(packer, number)
-        if os.getpid() != packer:  # a worker, whose job must not end before the packer does
-            time.sleep(3600)
-
-    durable._reached = reached
 
 
 def test_parts_are_packed_by_a_sweep(monkeypatch):

@@ -1,19 +1,14 @@
 """``paceline pack pack.split=...`` as its users meet it."""
 
-import signal
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from framework.pack import jobs
 from framework.store.open_store import open_store
 from tests.cli.command import is_one_error_line, paceline
-from tests.commands.test_pack import many_images, stop_after_first_job
-from tests.faults import forked
 
 TWO = "pack.split={train: 0.9, val: 0.1}"
 FUNCTION = """
@@ -21,12 +16,6 @@ def clip(number):
     for take in range(3):
         yield {"values": [number, take], "key": f"person{number % 5}/clip{number}-{take}"}
 """
-
-
-@pytest.fixture(autouse=True)
-def small_jobs(monkeypatch):
-    """Let a few pictures be several jobs, as many pictures are."""
-    monkeypatch.setattr(jobs, "MIN_JOB_BYTES", 1 << 17)
 
 
 def stored(path):
@@ -92,21 +81,6 @@ def test_a_function_gives_the_keys_and_a_pattern_the_groups():
     assert sorted(keys) == sorted(
         f"person{n % 5}/clip{n}-{take}" for n in range(30) for take in range(3)
     )
-
-
-@pytest.mark.parametrize("workers", [2])
-def test_after_a_stop_the_same_command_continues(workers):
-    words = [*many_images(200), TWO, f"workers={workers}"]
-    stop = partial(stop_after_first_job, signal.SIGTERM)
-    stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
-    assert stopped.code == 143, stopped.err
-    assert not list(Path().glob("x-*"))
-    done = paceline("pack", *words, "output.path=x.h5")
-    assert "items had been finished before" in done.err
-    assert paceline("pack", *words, "output.path=y.h5").code == 0
-    for name in ("train", "val"):
-        assert Path(f"x-{name}.h5").read_bytes() == Path(f"y-{name}.h5").read_bytes()
-    assert not list(Path().glob("x.h5*"))
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,6 @@ def test_bad_records_are_named_and_counted_over_several_stores(store):
     assert is_one_error_line(done, "D156")
 
 
-def test_what_is_no_store_is_bad():
-    Path("x.h5").write_text("hello")
-    done = paceline("verify", "x.h5")
-    assert done.code == 3
-    assert "error[D102]: x.h5" in done.out
-
-
 def test_what_is_not_there_or_another_programs_is_reported_with_its_own_fix(store):
     with h5py.File("other.h5", "w") as file:
         file["x"] = [1, 2]

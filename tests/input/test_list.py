@@ -1,4 +1,3 @@
-import contextlib
 import os
 import shlex
 from contextlib import closing
@@ -7,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from framework.errors import ConfigError, DataError, PacelineError
+from framework.errors import ConfigError, DataError
 from framework.input.list import ListInput
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
@@ -143,16 +140,6 @@ def test_packing_can_skip_rows_with_bad_cells(bad, words):
 def test_columns_that_cannot_be_are_refused(columns):
     with pytest.raises(ConfigError, match=r"C162.*input\.columns"):
         _input(CSV, columns=columns)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.one_of(st.binary(), st.text().map(lambda text: ("image,label\n" + text).encode())),
-    st.sampled_from(["csv", "tsv"]),
-)
-def test_any_table_gives_records_or_one_error(text, suffix):
-    with contextlib.suppress(PacelineError):  # any other exception fails
-        _all(_input(text, f"in/list.{suffix}"))
 
 
 def test_a_note_names_the_columns_that_are_left_out():

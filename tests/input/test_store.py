@@ -1,4 +1,3 @@
-import pickle
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import torch
 
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.arrays import ArraysInput
 from framework.input.store import StoreInput
 from framework.pack.jobs import stamps as item_stamps
 from framework.pack.pack_store import pack
@@ -104,22 +102,6 @@ def test_damage_is_not_packed_again(path):
         StoreInput(path).read(0, 50)
 
 
-@pytest.mark.parametrize("path", ["x.lmdb"])
-def test_records_that_are_left_out_leave_the_other_keys_as_they_are(path):
-    fields = {"x": Field("float32", (4,))}
-    values = np.arange(40, dtype=np.float32).reshape(10, 4)
-    np.save("x.npy", values)
-    pack(packing(path, ArraysInput("x.npy", None)))
-    # LMDB may hold an older copy of a page, too.
-    damaged = Path(path).read_bytes().replace(values[3].tobytes(), values[4].tobytes())
-    Path(path).write_bytes(damaged)
-    packed = pack(packing(f"new-{path}", StoreInput(path), on_error="skip"))
-    assert [bad.item for bad in packed.bad] == [3]
-    store = open_store(f"new-{path}")
-    assert (store.manifest.fields, store.manifest.first_key) == (fields, None)
-    assert [store.key(index) for index in range(9)] == list("012456789")
-
-
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
 def test_a_store_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one(path):
     source = StoreInput([_write("other.h5", make_records(2)), _write(path, make_records(3))])
@@ -131,16 +113,6 @@ def test_a_store_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one(path):
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, False]
     with pytest.raises(DataError, match=rf"D117.*{path}"):
         source.read(0, 5)
-
-
-def test_it_reads_the_same_in_another_process():
-    source = StoreInput([_write("x.h5", make_records(3)), _write("y.lmdb", make_records(3))])
-    _ = source.manifest
-    assert str(pickle.loads(pickle.dumps(source)).read(1, 5)) == str(source.read(1, 5))
-    assert "y.lmdb" in source.name(4)
-    source = _changed()
-    _ = source.manifest
-    assert str(pickle.loads(pickle.dumps(source)).read(1, 5)) == str(source.read(1, 5))
 
 
 # ---- other records and values

@@ -72,16 +72,6 @@ def test_each_record_is_in_the_split_of_its_key_in_the_order_of_the_items(path):
         assert (made.name, made.num_records) == (list(RULE.shares)[number], len(wanted))
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_the_number_of_processes_does_not_change_a_byte(path):
-    contents = []
-    for num_workers in (0, 3):
-        pack(split(path), num_workers)
-        contents.append(content(path))
-        assert sorted(os.listdir()) == sorted(RULE.path(path, name) for name in RULE.shares)
-    assert contents[0] == contents[1]
-
-
 def test_a_split_has_the_manifest_of_its_own_records():
     pack(split(rule=SplitRule(RULE.shares, STRATIFIED)))
     for name, share in RULE.shares.items():

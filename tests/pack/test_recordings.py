@@ -69,13 +69,6 @@ def test_frames_are_stored_in_order(path, encode):
     store.close()
 
 
-@pytest.mark.parametrize("encode", ["jpeg", "raw"])
-def test_any_number_of_processes_writes_the_same_bytes(encode):
-    packed("x.h5", encode=encode).close()
-    packed("y.h5", encode=encode, num_workers=2).close()
-    assert Path("x.h5").read_bytes() == Path("y.h5").read_bytes()
-
-
 def test_frames_are_scaled_and_gray_and_taken_at_a_rate():
     store = packed(encode="raw", size=[16, 20], color="gray", frame_rate=12.5)
     assert store.manifest.fields["video"].shape == (None, 16, 20, 1)

@@ -21,7 +21,6 @@ FIELDS = {
     "boxes": Field("float32", (None, 4), kind="boxes"),
 }
 
-keys = st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=60, unique=True)
 shares = st.lists(st.integers(1, 100), min_size=2, max_size=5).map(
     lambda weights: [Fraction(weight, sum(weights)) for weight in weights]
 )
@@ -48,14 +47,6 @@ def test_the_hash_is_the_one_in_the_docs():
     assert hashed(["cat/ä.png".encode()]).tolist() == [number]
     assert by_hash([Fraction(number + 1, 2**64)], hashed(["cat/ä.png".encode()])).tolist() == [0]
     assert by_hash([Fraction(number, 2**64)], hashed(["cat/ä.png".encode()])).tolist() == [1]
-
-
-@given(keys, shares, st.randoms())
-def test_a_key_has_its_split_in_any_order_and_company(texts, parts, random):
-    alone = {text: by_hash(cuts_of(parts), hashes_of([text]))[0] for text in texts}
-    random.shuffle(texts)
-    together = by_hash(cuts_of(parts), hashes_of(texts))
-    assert [alone[text] for text in texts] == together.tolist()
 
 
 # --------------------------------------------------------------------------------------- groups
