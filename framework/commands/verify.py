@@ -32,23 +32,18 @@ def _verify(options: VerifyOptions, _: Path) -> RunOutcome:
     if not stores:
         fix = "give 'paceline verify STORE [STORE ...]'"
         raise ConfigError(101, f"stores = {stores}", "names nothing", fix)
-    with message_if_stopped("stopped{by}: not all was verified"):
-        return _verify_all(stores, options.workers)
-
-
-def _verify_all(stores: list[str], workers: int | None) -> RunOutcome:
     # This loads torch, which a wrong key should not have to wait for.
     from framework.cli.progress import progress_bar  # noqa: PLC0415
     from framework.measure.host import num_cores  # noqa: PLC0415
     from framework.pack.verify_store import verify  # noqa: PLC0415
 
-    if workers is None:
-        workers = num_cores()
+    workers = num_cores() if options.workers is None else options.workers
     num_wrong = num_records = num_bad = 0
     no_stores: list[str] = []
     for store in stores:
-        with progress_bar(store) as (_, tell):
-            report = verify(store, workers, tell)
+        stopped = message_if_stopped("stopped{by}: not all was verified")
+        with stopped, progress_bar(store) as bar:
+            report = verify(store, workers, bar[1])
         for line in report.findings:
             say(line)
         ending = "nothing is wrong"

@@ -22,7 +22,6 @@ from framework.store.values import most_bytes
 
 def read_idx(path: str) -> np.ndarray:
     """Return the array in an IDX file of unsigned bytes. DataError D101 or D113."""
-    again = "get the file again"
     try:
         data = Path(path).read_bytes()
         if data.startswith(GZIP):
@@ -36,7 +35,7 @@ def read_idx(path: str) -> np.ndarray:
         fix = "give an IDX file such as train-images-idx3-ubyte.gz"
         raise DataError(101, path, "no such file", fix) from error
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(113, path, f"cannot be read ({error})", again) from error
+        raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
     num_dimensions = int.from_bytes(data[3:4], "big")
     start = 4 + 4 * num_dimensions
     if not data.startswith(IDX) or len(data) < start:
@@ -45,7 +44,7 @@ def read_idx(path: str) -> np.ndarray:
     shape = struct.unpack_from(f">{num_dimensions}I", data, 4)
     if len(data) - start != math.prod(shape):
         what = f"truncated: {shape} wants {math.prod(shape)} bytes, have {len(data) - start}"
-        raise DataError(113, path, what, again)
+        raise DataError(113, path, what, "get the file again")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
