@@ -10,12 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from framework.contracts.data import MicroBatch
 from framework.contracts.span import Span
-from framework.contracts.training import Outcome, Saved
+from framework.contracts.training import Outcome
 from framework.objective.classify import Classify
 from framework.order.batches import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
+from framework.train.checkpoint import Saved
 from framework.train.ema import Average
 from framework.train.metrics import TrainPlan
 from framework.train.parts import Parts

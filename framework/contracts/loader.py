@@ -19,11 +19,9 @@ class Clock(Protocol):
 
     def mark(self, name: str) -> None:
         """Count the time since the last mark, without synchronizing. ``report`` ends a step."""
-        ...
 
     def skip(self) -> None:
         """Do not count the time since the last mark."""
-        ...
 
     def spans(self) -> dict[str, Span]:
         """Return the spans, by name, of the steps since the last call of ``spans`` or ``lap``.
@@ -98,7 +96,6 @@ class Loader(Protocol):
         replaces what the last one expected; with 0 steps it ends all reading. Nothing happens if
         the source does not read on.
         """
-        ...
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         """Yield the steps of an epoch from ``start`` on. Mark ``wait`` and ``copy`` on the clock.

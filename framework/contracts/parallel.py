@@ -92,14 +92,12 @@ class Parallel(Protocol):
         Rank 0 may save before it calls this. It comes last, and waits for the others no longer
         than in any exchange, so that a rank that hangs is given up.
         """
-        ...
 
     def time_exchanges(self, mark: Callable[[str], None]) -> None:
         """Call ``mark`` with ``OWN`` before each exchange of a step, and ``EXCHANGE`` after it.
 
         A single process exchanges nothing.
         """
-        ...
 
     def close(self) -> None: ...
 

@@ -241,11 +241,9 @@ class RecordStore(Protocol):
 
     def check(self) -> None:
         """Raise DataError D117 if a file was replaced or rewritten since it was first opened."""
-        ...
 
     def close(self) -> None:
         """Release handles and maps. A later read opens them again."""
-        ...
 
 
 @runtime_checkable
@@ -331,15 +329,12 @@ class RecordWriter(Protocol):
         and continue those of the call before. Raw fields are NumPy arrays [B, *shape], ragged
         fields lists of B NumPy arrays, and fields of images and videos lists of B ``bytes``.
         """
-        ...
 
     def close(self, manifest: Manifest) -> None:
         """Add the digest and the first key if keys are numbers, and publish the file."""
-        ...
 
     def abort(self) -> None:
         """Remove what was written. Does nothing after ``close``."""
-        ...
 
 
 @final

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -76,7 +76,6 @@ class StartsFromData(Protocol):
 
     def start_from(self, inputs: Iterable[Tensor]) -> None:
         """Set the weights. ``inputs`` are what reaches the module in evaluation, in batches."""
-        ...
 
 
 class Schedule(Protocol):
@@ -119,7 +118,6 @@ class PredictionMetrics(Protocol):
 
     def add(self, predictions: tuple[Tensor, Tensor]) -> None:
         """Take the predictions of records that count."""
-        ...
 
     def results(self) -> Mapping[str, Tensor]:
         """Return each metric over the records of all ranks, on the host, and start again.
@@ -198,40 +196,5 @@ class Sink(Protocol):
 
     def flush(self) -> None:
         """Put on disk what was written. Called before a state is saved."""
-        ...
 
     def close(self) -> None: ...
-
-
-class Saved(NamedTuple):
-    """What a save has put on the disk."""
-
-    path: Path | None  # the file of the state; None if the disk refused it
-    is_best: bool  # whether the weights are published as the best
-
-
-class Checkpoints(Protocol):
-    """Where the state of a run is kept."""
-
-    def is_late(self) -> bool:
-        """Return whether it is time to save."""
-        ...
-
-    def save(
-        self,
-        step: int,
-        state: dict[str, Any],
-        weights: dict[str, Any] | None,
-        best: bool,
-        final: bool,
-    ) -> Saved:
-        """Publish a state to resume from, and weights to use. Return what has succeeded.
-
-        Args:
-            step: Optimizer steps so far.
-            state: Tensors and plain values.
-            weights: A plain ``state_dict``, published as the last weights; None keeps the old ones.
-            best: Whether to publish ``weights`` as the best, too.
-            final: Whether this is the last save of the run, which must succeed (ResourceError).
-        """
-        ...

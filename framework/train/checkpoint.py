@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from torch.serialization import safe_globals
 
 from framework.contracts.parallel import Parallel
-from framework.contracts.training import Saved
 from framework.errors import CheckpointError, ResourceError
 from framework.system.durable import open_durable, reach, remove_leftovers
 
@@ -52,6 +51,13 @@ DEEPEST = 100  # lists in lists
 
 class Damaged(Exception):
     """A file is not what was saved. The text says why."""
+
+
+class Saved(NamedTuple):
+    """What a save has put on the disk."""
+
+    path: Path | None  # the file of the state; None if the disk refused it
+    is_best: bool  # whether the weights are published as the best
 
 
 class Stamp(NamedTuple):

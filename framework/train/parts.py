@@ -10,7 +10,6 @@ from torch import nn
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import (
-    Checkpoints,
     Objective,
     PredictionMetrics,
     Schedule,
@@ -18,6 +17,7 @@ from framework.contracts.training import (
 from framework.errors import say
 from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.cuda_graph import CudaRecorder
+from framework.train.checkpoint import CheckpointFolder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze
 from framework.train.metrics import TrainPlan
@@ -46,7 +46,7 @@ class Parts:
     precision: Precision
     clock: Clock
     val_clock: Clock
-    checkpoints: Checkpoints | None = None  # None: nothing is saved
+    checkpoints: CheckpointFolder | None = None  # None: nothing is saved
     setter: TorchSchedule | None = None  # sets the learning rates instead of ``schedule``
     freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
     owned: ObjectiveState | None = None  # weights and state of ``objective``

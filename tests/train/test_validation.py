@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.contracts.training import Outcome, Saved
+from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.classify import Classify
 from framework.objective.multilabel import Multilabel
@@ -14,6 +14,7 @@ from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
+from framework.train.checkpoint import Saved
 from framework.train.validate import evaluate, is_better
 from framework.train.watching import Goal
 from tests.fakes import (

@@ -27,7 +27,7 @@ from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.batch import move
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
-from framework.contracts.training import Checkpoints, Report
+from framework.contracts.training import Report
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource
@@ -36,6 +36,7 @@ from framework.diagnosis.facts import PythonLine, RunFacts, Sync
 from framework.measure.stack_sampler import LAYERS, StackSampler, charged
 from framework.measure.statistics import median
 from framework.system.stopping import scratch_folder
+from framework.train.checkpoint import CheckpointFolder
 from framework.train.parts import Parts
 from framework.train.step import drop_gradients
 from framework.train.trainer import Trainer
@@ -292,7 +293,7 @@ def _note_reports(sink: Any) -> list[float]:
     return times_s
 
 
-def saves_s(trainer: Trainer, checkpoints: Checkpoints) -> tuple[float, float]:
+def saves_s(trainer: Trainer, checkpoints: CheckpointFolder) -> tuple[float, float]:
     """Return the seconds to save a state, and those that saving the weights adds."""
     state = trainer.state_dict()
     weights = trainer.parts.parallel.gather_state(trainer.stepper.weights())
