@@ -13,7 +13,7 @@ from framework.contracts.data import MicroBatch, MicroBatches, Source, SourceCon
 from framework.contracts.records import (
     Chunk,
     Field,
-    FilePerRecord,
+    InputTraits,
     Manifest,
     RecordInput,
     Records,
@@ -83,7 +83,7 @@ def as_trained(field: Field, trained: Field | None) -> Field:
 
 
 @final
-class PreparedInput:
+class PreparedInput(InputTraits):
     """An input whose images, sounds and videos are prepared as packing does."""
 
     def __init__(self, source: RecordInput, prepare: Preparation) -> None:
@@ -217,7 +217,7 @@ class InputSource(Source):
         while isinstance(inner, MarkedInput | PreparedInput):
             inner = inner.source
         self._key: Callable[[int], str] | None = None  # of an item, if workers read its file
-        if isinstance(inner, FilePerRecord) and inner.file_per_record:
+        if isinstance(inner, InputTraits) and inner.file_per_record:
             self._key = inner.key
         self._has_records_in_items = False  # whether an item has had none or several
 

@@ -24,8 +24,8 @@ from framework.config.targets import (
     with_added,
 )
 from framework.contracts.records import (
-    ChecksItems,
     Field,
+    InputTraits,
     Manifest,
     RecordInput,
     RecordWriter,
@@ -106,7 +106,7 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
     marks = {key: block[key] for key in MARK_KEYS if key in block and key not in own}
     plain = {key: value for key, value in block.items() if key not in marks}
     source: RecordInput = build(where, with_added(plain), allowed)
-    if isinstance(source, ChecksItems):
+    if isinstance(source, InputTraits):
         source.skip_bad = options.get("on_error") == "skip"
     most = options.get("max_pixels")
     return MarkedInput(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, final, overload, runtime_checkable
 
@@ -403,81 +403,51 @@ class RecordInput(Protocol):
         ...
 
 
-@runtime_checkable
-class ItemsOfFiles(Protocol):
-    """An input that knows all files that decide an item's records, whole or in part."""
+class InputTraits:
+    """What packing should know of an input. These are the answers of one that says nothing.
 
-    def item_files(self, index: int) -> Sequence[str]: ...
-
-
-def item_files_of(source: RecordInput, index: int) -> Sequence[str]:
-    """Return the files that an item is read from, and () if the input does not know them."""
-    if not _are_of_files(type(source)):
-        return ()
-    of_files: Any = source
-    return of_files.item_files(index)
-
-
-@cache
-def _are_of_files(kind: type) -> bool:
-    """Return whether inputs of a class know their files. Python takes 20 us to look, per item."""
-    return issubclass(kind, ItemsOfFiles)
-
-
-@runtime_checkable
-class MadeByUserCode(Protocol):
-    """An input whose records the user's code makes."""
-
-    def code(self) -> CodeDigest:
-        """Return the digest of the code and of its state before its first use."""
-        ...
-
-
-def code_of(source: RecordInput) -> CodeDigest:
-    """Return the digest of the user's code that makes the records: that of the input by default."""
-    if isinstance(source, MadeByUserCode):
-        return source.code()
-    return CodeDigest(files_digest([type(source).__module__]))
-
-
-@runtime_checkable
-class FilePerRecord(Protocol):
-    """An input whose items are one record each, from files of its own. Threads may read items."""
-
-    @property
-    def file_per_record(self) -> bool: ...
-
-    def key(self, index: int) -> str:
-        """Return the key of the record of an item, without reading it."""
-        ...
-
-
-@runtime_checkable
-class ChecksItems(Protocol):
-    """An input that finds bad items before it reads the first.
-
-    With ``skip_bad``, the error of an item is raised when that item is read, so that a caller can
-    skip it.
+    Attributes:
+        file_per_record: Whether each item is one record, read from files of its own. ``key`` then
+            gives a record's key without reading it, and several threads may read items.
+        skip_bad: Whether the error of a bad item that is found before the first one is read is
+            raised when that item is read, so that a caller can skip it.
     """
 
-    skip_bad: bool
+    file_per_record: bool = False
+    skip_bad: bool = False
 
+    def key(self, index: int) -> str:
+        """Return the key of the record of an item."""
+        return str(index)
 
-@runtime_checkable
-class ReadsArrays(Protocol):
-    """An input whose items are records, of which a range costs little more than its bytes."""
+    def item_files(self, index: int) -> Sequence[str]:
+        """Return the paths of all files that decide an item's records, whole or in part."""
+        return ()
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
-        """Return all files that decide the records of a range of items.
+        """Return the files of a range of items that are records and are read at once, or None."""
+        return None
 
-        None if this input, as it was configured, reads item by item.
-        """
-        ...
+    def code(self) -> CodeDigest:
+        """Return the digest of the user's code that makes the records, before its first use."""
+        return CodeDigest(files_digest([type(self).__module__]))
 
 
-def range_files_of(source: RecordInput, start: int, stop: int) -> Sequence[str] | None:
+def item_files_of(source: object, index: int) -> Sequence[str]:
+    """Return the files that an item is read from, and () if the input does not know them."""
+    return source.item_files(index) if isinstance(source, InputTraits) else ()
+
+
+def range_files_of(source: object, start: int, stop: int) -> Sequence[str] | None:
     """Return the files of a range of items that is read at once, and None if it is not."""
-    return source.range_files(start, stop) if isinstance(source, ReadsArrays) else None
+    return source.range_files(start, stop) if isinstance(source, InputTraits) else None
+
+
+def code_of(source: object) -> CodeDigest:
+    """Return the digest of the code of an input: by default of its module."""
+    if isinstance(source, InputTraits):
+        return source.code()
+    return CodeDigest(files_digest([type(source).__module__]))
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from framework.contracts.records import Chunk, Manifest
+from framework.contracts.records import Chunk, InputTraits, Manifest
 from framework.pack.join import as_written
 from framework.store.parquet_store import ParquetStore
 
@@ -14,7 +14,7 @@ CACHE_MB = 64  # a job reads neighbors, so that few groups are in use
 
 
 @final
-class ParquetInput:
+class ParquetInput(InputTraits):
     """The rows of ``ParquetStore`` in their order. A row's key is its file's name and its number.
 
     ``conf/input/parquet.yaml`` describes the options.

@@ -16,7 +16,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
-from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
+from framework.contracts.records import (
+    LABEL,
+    Chunk,
+    Field,
+    InputTraits,
+    Manifest,
+    NumberKeys,
+    Records,
+)
 from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import BadImage, num_channels, shared_channels
 from framework.media.sound_file import is_sound
@@ -32,7 +40,7 @@ MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first er
 VIDEO = Field("uint8", (None, None, None, 3), "frames")
 
 
-class RowsInput(ABC):
+class RowsInput(InputTraits, ABC):
     """A RecordInput that makes rows from items, and records from rows.
 
     The first readable row decides the fields, and ``kinds`` those that values alone do not tell.
@@ -109,7 +117,7 @@ def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
     return typed
 
 
-class ColumnInput(ABC):
+class ColumnInput(InputTraits, ABC):
     """A RecordInput of one array per field, whose first dimension counts the records.
 
     An array ``label`` of whole numbers or bool, [N] or [N, 1], has class numbers if none is

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, NoReturn, final
 import numpy as np
 import torch
 
-from framework.contracts.records import LABEL, Chunk, Field, Manifest, Records, RecordStore
+from framework.contracts.records import (
+    LABEL,
+    Chunk,
+    Field,
+    InputTraits,
+    Manifest,
+    Records,
+    RecordStore,
+)
 from framework.errors import DataError, listed
 from framework.input.function import rows_of
 from framework.input.list import read_table
@@ -48,7 +56,7 @@ class NewValues(NamedTuple):
 
 
 @final
-class StoreInput:
+class StoreInput(InputTraits):
     """The records of one store or several, in order, under their own keys.
 
     The fields of all stores must agree. Classes are united by name, in the order in which they come

@@ -15,6 +15,7 @@ from framework.contracts.records import (
     IGNORE,
     Chunk,
     Field,
+    InputTraits,
     Manifest,
     RecordInput,
     Records,
@@ -45,7 +46,7 @@ PIXELS_PER_VALUE = 16  # at least, since a tiny picture has few values, too
 
 
 @final
-class MarkedInput:
+class MarkedInput(InputTraits):
     """An input that knows which of its fields are label maps, and maps their values.
 
     Label maps become uint8 with one channel: PNGs stay PNGs, arrays become [1, H, W]. Without

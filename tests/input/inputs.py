@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest
+from framework.contracts.records import Chunk, Field, InputTraits, Manifest
 from framework.errors import DataError
 from framework.pack.packing import Packing
 from framework.store.hdf5_store import HDF5Writer
@@ -21,7 +21,7 @@ FORMATS = {".h5": HDF5Writer, ".lmdb": LMDBWriter}
 COUNT = 4000  # items of some 1.2 kB: five jobs
 
 
-class Input:
+class Input(InputTraits):
     """An input of items in memory, some of which fail.
 
     Attributes:

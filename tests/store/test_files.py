@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framework.contracts.records import InputTraits
 from framework.errors import DataError, ResourceError
 from framework.input.folder import FolderInput
 from framework.input.pairs import PairsInput
@@ -198,7 +199,7 @@ def test_all_are_asked_for_before_the_first_is_read():
     wait_until_read(paths)
 
 
-class OfFiles:
+class OfFiles(InputTraits):
     """An input of which only the files are asked for: some for each item."""
 
     def __init__(self, *paths):
