@@ -8,7 +8,6 @@ from framework.contracts.class_labels import (
     LabelCheck,
     LabelRange,
     class_labels,
-    is_class_number,
     raise_if_label,
 )
 from framework.errors import DataError
@@ -37,14 +36,6 @@ def test_only_an_axis_of_size_one_is_left_out():
 def test_shares_of_classes_stay_as_they_are():
     shares = torch.tensor([[0.25, 0.75]])
     assert class_labels(shares, 1) is shares
-
-
-def test_an_array_numbers_classes_by_its_type_and_shape():
-    assert is_class_number("i", ())
-    assert is_class_number("u", (1,))
-    assert is_class_number("b", ())
-    assert not is_class_number("f", ())
-    assert not is_class_number("u", (2,))
 
 
 def checked(labels, *ignored, num_classes=2, indices=None):
@@ -95,8 +86,3 @@ def test_a_label_that_torch_refuses_names_its_record():
             continue
         with pytest.raises(DataError, match=r"D195.*step 3, record 7: has 9 as y.*by o.ignore=9$"):
             raise_if_label(caught.value, batch, "step 3", "o.ignore")
-
-
-def test_other_errors_are_not_those_of_a_label():
-    batch = {"index": torch.tensor([4]), "y": torch.tensor([9])}
-    raise_if_label(IndexError("index out of range in self"), batch, "step 1")

@@ -12,7 +12,6 @@ from framework.contracts.span import (
     SPANS,
     Span,
     SpanSum,
-    buckets,
     merged,
     shares,
     step_s,
@@ -70,25 +69,9 @@ def test_laps_come_to_what_all_their_steps_are_at_any_time(laps):
         assert result.total_s == pytest.approx(sum(values))
 
 
-def test_adding_changes_neither():
-    some, others = counted(1.0), counted(1.0, 2.0)
-    assert (some + others).num_steps == 3
-    assert (some, others) == (counted(1.0), counted(1.0, 2.0))
-
-
-@given(seconds, seconds)
-def test_longer_is_never_in_an_earlier_bucket(some, others):
-    (item,), (other,) = buckets([some]), buckets([others])
-    assert (item <= other) or some > others
-
-
 def test_times_too_short_to_be_seen_are_counted_as_a_nanosecond():
     for nothing in (0.0, 1e-300, -1e-6):
         assert counted(nothing).p50_s == pytest.approx(1e-9, rel=0.01)
-
-
-def test_no_steps_have_no_mean_and_no_quantiles():
-    assert (Span().mean_s, Span().p50_s, Span().p90_s) == (0.0, 0.0, 0.0)
 
 
 def test_a_month_of_steps_takes_kilobytes():

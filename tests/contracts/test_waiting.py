@@ -50,15 +50,6 @@ def test_waiting_and_steps_add_up_and_slow_batches_are_counted_apart(clock):
     assert not waits.slow
 
 
-def test_numbers_start_at_zero_in_each_epoch(clock):
-    slow = set()
-    waits = Waits(slow)
-    for _ in range(2):
-        slow.add(0)
-        clock.pass_batches(waits, (1.0, 0.0), (0.0, 0.0))
-    assert waits.num_slow == 2
-
-
 def test_numbers_go_on_over_epochs_that_are_read_without_a_stop(clock):
     waits = Waits({3})
     for first in (0, 2):

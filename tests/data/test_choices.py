@@ -24,7 +24,6 @@ from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import (
     encoded_records,
     micros,
-    plain,
     write_parquet,
 )
 from tests.store.test_open_store import write_directory
@@ -67,16 +66,6 @@ def test_a_cold_store_is_read_from_the_disk():
         assert cached_share([path]) > 0.9  # it was read
     finally:
         shutil.rmtree(home)
-
-
-def test_a_store_that_lies_in_memory_cannot_be_made_cold():
-    path = f"/dev/shm/paceline-test-{os.getpid()}.h5"
-    try:
-        write_store(path, make_records(20))
-        with pytest.raises(ResourceError, match=r"R107.*data\.stage = cold.*100% of it stays"):
-            hdf5_source(path, "cold", context=make_context())
-    finally:
-        os.unlink(path)
 
 
 def test_an_unknown_stage_and_a_transform_on_the_device_are_refused():
@@ -163,11 +152,6 @@ def test_stores_have_their_share_of_an_epoch_exactly(paths, seed, epoch):
     assert set(counts[60:].tolist()) == {3}
 
 
-def test_a_temperature_makes_small_stores_more_frequent(paths):
-    records = records_of(mixture(paths, temperature=1e9))
-    assert (int((records < 60).sum()), int((records >= 60).sum())) == (40, 40)
-
-
 @pytest.mark.parametrize(
     ("weights", "options", "words"),
     [
@@ -190,13 +174,3 @@ def test_weights_and_options_that_do_not_fit_the_stores_are_refused(paths, weigh
 
 def synthetic(num_records=20, shape=(3, 4, 5), **options):
     return SyntheticSource("no/such/file", shape, 7, num_records, context=make_context(**options))
-
-
-def test_synthetic_data_is_one_batch_in_memory_for_ever():
-    source = synthetic(10)
-    batches = [plain(micro.batch) for epoch in range(2) for micro in source.batches(epoch)]
-    assert [len(batch["label"]) for batch in batches] == [4, 4, 2] * 2
-    assert all(batch == batches[0] for batch in (batches[1], batches[3]))
-    large = synthetic(10**5)
-    last = next(large.batches(0, start=10**4)).batch["image"]
-    assert large.sample(4)["image"].data_ptr() == last.data_ptr()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from framework.contracts.records import Field, Manifest, notes_of
-from framework.data.classes import agree_on_classes, is_numbered, with_agreed_classes
+from framework.data.classes import agree_on_classes, with_agreed_classes
 from framework.data.dali import dali_source
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
@@ -80,12 +80,6 @@ def test_a_class_that_only_validation_has_is_refused_with_both_lists_unless_it_h
         agree_on_classes(manifest(["ant", "bee"]), manifest(["bee", "zebra"]))
     validation = manifest(["a", "b", "c"], [0, 1, 1])
     assert agree_on_classes(manifest(["b", "c"]), validation) == [-1, 0, 1]
-
-
-def test_numbers_are_no_names():
-    assert is_numbered(["0", "1", "2"])
-    assert not is_numbered(["1", "2"])
-    assert not is_numbered(["0", "1", "10", "2"])
 
 
 RECIPE = """# @package _global_

@@ -5,7 +5,7 @@ from itertools import chain, islice
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from framework.data.dataloader import loader_source
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
@@ -53,11 +53,6 @@ def test_a_loader_that_shuffles_repeats_its_order_and_moves_no_generator(make, o
     assert epoch_of(source, 3) == first
     assert sorted(chain(*(waves for waves, *_ in first))) == list(range(20))
     assert torch.equal(generator_state(torch.device("cpu")), before)
-
-
-def test_a_resumed_epoch_drops_the_batches_before(make):
-    source = make(make_loader(), accumulate=2)
-    assert epoch_of(source, 1, start=1) == epoch_of(source, 1)[2:]
 
 
 @pytest.mark.parametrize(
@@ -261,13 +256,6 @@ def test_a_batch_size_is_that_of_a_step(make, batch_size, accumulate):
     assert source.order.batch_size == 4 * accumulate
     with pytest.raises(ConfigError, match=r"C174\]: batch_size = 5, .* a step takes 4 records"):
         make(make_loader(), batch_size=5)
-
-
-def test_a_sampler_gets_to_know_the_epoch(make):
-    sampler = DistributedSampler(pairs(), num_replicas=1, rank=0)
-    source = make(DataLoader(pairs(), batch_size=4, sampler=sampler))
-    assert epoch_of(source, 0) != epoch_of(source, 7)
-    assert sampler.epoch == 7
 
 
 def test_a_stream_has_the_given_number_of_batches(make):

@@ -1,7 +1,6 @@
 """Items of any form become records, and records a batch, with fields of any length."""
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,13 +10,6 @@ from framework.contracts.records import Field, Ragged
 from framework.data.fields import collated, with_nested
 from framework.data.items import ItemForm, fields_of, record_of, stacked
 from framework.errors import DataError
-
-
-@dataclass
-class Clip:
-    wave: torch.Tensor
-    text: str
-
 
 Pair = namedtuple("Pair", "image label")  # noqa: PYI024  # as a user may write it
 WAVE = torch.zeros(3)
@@ -83,15 +75,6 @@ def test_numbers_are_stacked(values, dtype):
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["text", b"bytes", None, {"boxes": WAVE}, object()],
-    ids=["text", "bytes", "none", "dict", "object"],
-)
-def test_other_values_become_lists(value):
-    assert column([value] * 2) == [value, value]
-
-
-@pytest.mark.parametrize(
     ("first", "second", "words"),
     [
         (WAVE, torch.zeros(4), r"tensor of the shape \[4\], but a tensor of the shape \[3\]"),
@@ -144,13 +127,6 @@ def test_ragged_items_keep_their_rows_and_their_field_has_rows_without_a_number(
         (0, 0.0),
         (1, 2.0),
     ]
-
-
-def test_only_a_list_takes_images_of_any_size():
-    images = [torch.zeros(3, 4, 5), torch.zeros(3, 6, 2)]
-    assert column(images, ragged=["x"], way="list") == images
-    with pytest.raises(DataError, match=r"D232\]: record 1: .*set collate=list"):
-        column(images, ragged=["x"])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import json
 import random
 import time
 from contextlib import closing
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -146,26 +145,6 @@ def trained_until(loader, is_done, limit_s):
             if is_done() or time.monotonic() > end:
                 return
         epoch += 1
-
-
-def test_a_change_has_taken_effect_when_the_batches_under_way_are_read(store, often):
-    transform = RandomCrop([3, 3], flip=0.5, flip_vertical=0.5)
-    source = hdf5_source(store, "none", context=make_context(4, 2, "process", transform))
-    loader, tuning = loader_over(source, LOADERS["plain"])
-    plan = ReadPlan(1, 2, 0)
-    are_changing = []
-
-    def observe(seen):
-        are_changing.append(seen.is_changing)
-        return Decision(plan, "once") if len(are_changing) == 1 else None
-
-    tuning._tuner = SimpleNamespace(observe=observe)
-    with closing(loader):
-        list(loader.epoch(0))
-    num_changing = sum(are_changing)
-    assert num_changing >= 2  # two processes had read ahead
-    rest = [False] * (len(are_changing) - num_changing - 1)
-    assert are_changing == [False, *[True] * num_changing, *rest]
 
 
 def test_data_without_workers_or_on_the_device_is_refused(store):

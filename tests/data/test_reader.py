@@ -207,15 +207,6 @@ def test_a_sample_has_the_size_that_a_function_makes():
         source.sample(4)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_a_sample_of_several_sizes_is_one_record_if_batches_are(training):
-    with closing(source_of_sizes(NoTransform(), batch_size=1, training=training)) as source:
-        assert source.sample(4)["image"].shape == (1, 3, 8, 9)
-    source = source_of_sizes(NoTransform(), batch_size=2, training=training)
-    with closing(source), pytest.raises(DataError, match=r"D107.*val_batch_size=1"):
-        source.sample(4)
-
-
 @pytest.mark.parametrize(
     ("name", "num", "kind"),
     [("x.h5", 0, "thread"), ("x.h5", 2, "process"), ("x.lmdb", 2, "thread")],

@@ -239,10 +239,6 @@ def timeout():
     raise TimeoutError("of the user's own")
 
 
-def impatient():
-    raise Impatient
-
-
 def sleep():
     time.sleep(1000)
 
@@ -269,14 +265,6 @@ def test_any_exception_of_a_function_is_one_line_that_names_the_record(fault, nu
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
     source.close()
-
-
-@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (2, "thread"), (2, "process")])
-def test_an_interrupt_in_a_function_ends_the_epoch_without_a_hang(num, kind):
-    loader = prefetched(source_with(impatient, num_workers=num, worker_kind=kind))
-    with pytest.raises((KeyboardInterrupt, ResourceError)):
-        list(loader.epoch(0))
-    loader.close()
 
 
 class SlowToSend:

@@ -221,13 +221,6 @@ def test_stats_tell_how_many_batches_were_ready(watched):
     batches.close()
 
 
-def test_stream_copies_in_line_without_streams_and_says_so():
-    loader = StreamLoader(2, 2, context=context_of(make_source("hdf5", 10)))
-    assert loader.notes == ("loader=stream: cpu has no streams; the copy runs in line",)
-    assert loader.stream is None
-    loader.close()
-
-
 def ahead_of(produce, depth=2, occupancy=None):
     return closing(Ahead(produce, depth, occupancy or Occupancy()))
 
@@ -263,12 +256,6 @@ def test_any_error_is_raised_where_its_item_would_have_come(good, error):
         assert [next(items) for _ in range(good)] == list(range(good))
         with pytest.raises(error):
             next(items)
-
-
-def test_a_thread_that_cannot_begin_raises_where_items_are_awaited(monkeypatch):
-    monkeypatch.setattr("framework.loader.queue.limit_threads", fails)
-    with ahead_of(iter(range(3))) as ahead, pytest.raises(OSError, match="deleted"):
-        list(ahead)
 
 
 def test_a_producer_that_cannot_be_closed_raises_where_items_are_awaited():
@@ -308,11 +295,3 @@ def test_occupancy_is_the_mean_since_it_was_taken():
     assert occupancy.take() == 2.0
     occupancy.count(3)
     assert (occupancy.take(), occupancy.take()) == (3.0, None)
-
-
-def test_the_end_is_no_item_that_is_ready():
-    occupancy = Occupancy()
-    with ahead_of(iter(range(3)), 5, occupancy) as ahead:
-        ahead._thread.join(10)
-        assert list(ahead) == [0, 1, 2]
-    assert occupancy.take() == (3 + 2 + 1) / 3

@@ -53,10 +53,6 @@ def watched(tuner, pipeline, count):
     return {number: decision for number, decision in enumerate(decisions) if decision}
 
 
-def test_steps_that_do_not_wait_change_nothing():
-    assert watched(make(), Pipeline(decode_s=0.02), 50) == {}
-
-
 def test_waiting_brings_more_workers():
     decisions = watched(make(), Pipeline(decode_s=0.08), 2)
     assert decisions == {
@@ -71,12 +67,6 @@ def test_a_change_is_judged_when_it_has_taken_effect():
     assert not any(tuner.observe(under_way) for _ in range(5))
     assert watched(tuner, slow, 2) == {}
     assert tuner.plan == ReadPlan(4, 2, 2)
-
-
-def test_workers_grow_until_steps_wait_no_more():
-    tuner = make()
-    watched(tuner, Pipeline(decode_s=0.25), 20)
-    assert tuner.plan.num_workers in range(12, 17)
 
 
 def test_it_goes_back_when_decoding_is_quick_again():
@@ -140,18 +130,6 @@ def test_a_way_back_that_brings_waiting_is_undone_and_tried_later():
     times = [number for number, decision in decisions.items() if decision.plan == HOME]
     assert tuner.plan in (added, HOME)
     assert times[1] - times[0] < times[2] - times[1]
-
-
-def test_reading_in_line_can_get_workers():
-    home = ReadPlan(0, 2, 2)
-    seen = Observation(4.0, 100, wait_share=0.5, busy_workers=1.0, queue_share=0.0, free_cores=1.0)
-    tuner = make(home)
-    assert tuner.observe(seen) is None
-    assert tuner.observe(seen).plan == ReadPlan(1, 2, 2)
-
-
-def test_changes_are_reported_in_words():
-    assert HOME.changes_to(ReadPlan(4, 4, 2)) == "workers 2 -> 4, batches read ahead 2 -> 4"
 
 
 observations = st.builds(

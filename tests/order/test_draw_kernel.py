@@ -35,14 +35,6 @@ def test_the_numbers_are_those_of_the_operators(alternating, epoch, interpreted)
         assert made(draws, places, epoch).equal(draws.by_operators(places, *draws.keys(epoch)))
 
 
-def test_any_key_and_a_single_record(interpreted):
-    draws = DeviceDraws(0, 1)
-    for key in (0, 1, -1, 2**63 - 1, -(2**63)):
-        keys = (torch.tensor(key),)
-        indices = torch.tensor([7])
-        assert draws._launched(indices, *keys, None).equal(draws.by_operators(indices, *keys))
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 @pytest.mark.parametrize("alternating", [(), (2,)], ids=["none", "one"])

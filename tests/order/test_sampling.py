@@ -14,7 +14,7 @@ from framework.order.balanced import BalancedOrder
 from framework.order.batches import Order
 from framework.order.repeat_factors import RepeatFactorOrder, repeat_factors
 from framework.order.weighted import WeightedOrder, with_weights
-from tests.order.facts import Facts, batches, counts_of
+from tests.order.facts import Facts, counts_of
 
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.25, 1.0, 1.0, 3.0, 7.5]), min_size=1, max_size=50)
 ANY = WEIGHTS.filter(any)
@@ -40,16 +40,6 @@ def test_each_record_comes_its_expected_number_of_times_rounded_down_or_up(
     assert (counts <= np.ceil(expected + 1e-9)).all()
 
 
-@given(ANY, SEEDS, EPOCHS, st.sampled_from([2, 3]), st.integers(0, 20))
-def test_a_batch_depends_on_neither_ranks_nor_start(weights, seed, epoch, world_size, start):
-    order = make(weights, seed)
-    steps = batches(order, epoch)
-    among = batches(replace(order, world_size=world_size), epoch)
-    assert [sorted(step) for step in among] == [sorted(step) for step in steps]
-    if start < order.num_steps:
-        assert batches(order, epoch, start) == steps[start:]
-
-
 @given(ANY, SEEDS, EPOCHS, st.sampled_from([1, 3]))
 def test_each_time_that_a_record_comes_has_a_key_of_its_own(weights, seed, epoch, world_size):
     order = make(weights, seed)
@@ -60,13 +50,6 @@ def test_each_time_that_a_record_comes_has_a_key_of_its_own(weights, seed, epoch
     times = enumerate(counts_of(order, epoch))
     expected = [index + len(weights) * time for index, count in times for time in range(count)]
     assert sorted(keys.tolist()) == sorted(expected)
-
-
-@given(ANY, SEEDS, st.sampled_from(["drop", "wrap"]))
-def test_batches_are_whole_if_the_last_may_not_be_short(weights, seed, last):
-    order = make(weights, seed, last=last)
-    assert [len(step) for step in batches(order)] == [4] * order.num_steps
-    assert order.num_in_batches == 4 * order.num_steps
 
 
 def test_other_weights_are_another_order_and_weights_of_zero_are_refused():
