@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext
+from framework.contracts.data import SourceContext
 from framework.contracts.records import Field, RecordStore
-from framework.errors import ConfigError, DataError
+from framework.errors import DataError
 from framework.measure.stopwatch import Stopwatch
 from framework.media.decode import accepted_header, decode_labels, refuse_colors, window_pixels
 from framework.media.header import BadImage, ImageHeader
@@ -32,7 +32,6 @@ from framework.media.video_file import BadFrames, frames_of
 
 SAMPLED = 16  # records that show the formats of a store's images
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
-MOST_FLIP = MIRRORED | UPSIDE_DOWN | TURNED
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 INTERLEAVED, PLANAR = (0, 1, 2), (1, 2, 0)  # the axes of rows, columns and channels
 
@@ -127,8 +126,8 @@ class Pictures:
     ) -> Tensor:
         """Return the windows of images, uint8 [B, C, h, w], in ``out`` if it is given.
 
-        ConfigError C400 for a window outside its image. DataError D106 for a file that is no image,
-        D107 for images of several sizes, D122 for colors where a sample had none.
+        DataError D106 for a file that is no image, D107 for images of several sizes, D122 for
+        colors where a sample had none.
         """
         opened, windows = self._windows(name, field, values, part)
         if out is None:
@@ -204,8 +203,6 @@ class Pictures:
         if opened.table is not None:
             part.watch.mark("decode")
         windows = self._transform.windows(opened.sizes, part.numbers)
-        if self._transform.size is None:  # windows decide the memory; others are checked in C
-            self._check_windows(opened.sizes, windows, part.indices)
         part.windows[name] = windows
         part.watch.mark("transform")
         return opened, windows
@@ -228,21 +225,6 @@ class Pictures:
         if field.kind == "labels":
             table[:, LEFT] = 1
         return Opened(field, values, torch.from_numpy(sizes), table, left)
-
-    def _check_windows(self, sizes: Tensor, windows: Tensor, indices: Tensor) -> None:
-        """Raise ConfigError C400 for a window that is not in its image, as a user's may be."""
-        limits, places = sizes.numpy(), windows.numpy()
-        begins, lengths, flips = places[:, :2], places[:, 2:4], places[:, 4]
-        wrong = (begins < 0) | (lengths < 1) | (lengths > limits) | (begins > limits - lengths)
-        bad = wrong.any(1) | (flips < 0) | (flips > MOST_FLIP)
-        if bad.any():
-            number = int(bad.argmax())
-            where = f"transform = {type(self._transform).__name__}"
-            height, width = limits[number].tolist()
-            name = self._store.name(int(indices[number]))
-            what = f"its window {places[number].tolist()} is not in {name}, {height} x {width}"
-            fix = "return top, left, height and width of a part of each image, and a flip of 0 to 7"
-            raise ConfigError(400, where, what, fix)
 
     def _shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
         channels, size = field.channels or 3, self._transform.size
@@ -271,8 +253,6 @@ class Pictures:
             if took is not None:
                 seconds += took
                 rest = ()
-        if rest:
-            self._check_windows(opened.sizes, windows, part.indices)
         for number in rest:
             start = perf_counter()
             window = places[number].tolist()
