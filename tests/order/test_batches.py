@@ -95,6 +95,16 @@ def test_weighted_means_averaged_over_the_ranks_are_the_mean_of_the_batch(order)
         assert float(weighted / order.world_size) == pytest.approx(float(expected))
 
 
+@given(ORDERS)
+def test_ranks_step_together_in_the_asked_number_of_passes_and_no_share_is_empty(order):
+    ranks = shares_of_ranks(order)
+    lasts = [[last for *_, last in shares] for shares in ranks]
+    assert all(last == lasts[0] for last in lasts)
+    assert sum(lasts[0]) == order.num_steps
+    assert len(lasts[0]) <= order.num_steps * order.accumulate
+    assert all(records for shares in ranks for records, *_ in shares)
+
+
 @given(st.integers(1, 200), st.data())
 def test_spread_takes_first_and_last_and_even_steps_between(num_records, data):
     count = data.draw(st.integers(min(2, num_records), num_records))
