@@ -19,7 +19,6 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import MIRRORED, UPSIDE_DOWN, SourceContext
-from framework.data.fields import Padding
 from framework.data.pictures import unreadable
 from framework.data.reader import BatchReader, check_crcs
 from framework.data.requests import Request
@@ -64,7 +63,7 @@ class DALISource(WorkerSource[BatchReader]):
         context = replace(context, num_workers=num_threads)
         order = store_order(self.store, context)
         manifest = self.store.manifest
-        super().__init__(read, manifest, order, context, "thread", [Padding(read.padded)])
+        super().__init__(read, manifest, order, context, "thread", read.padded)
         fields = manifest.fields
         self._names = [name for name, field in fields.items() if field.encoding != "ragged"]
         self._ragged: deque[Batch] = deque()  # of the batches that the pipeline makes

@@ -17,7 +17,6 @@ from torch.utils.data import IterableDataset, Subset
 from framework.contracts.batch import Batch
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Manifest
-from framework.data.fields import Padding
 from framework.data.items import HOST, Collate, ItemForm, ItemReader, check_names, fields_of
 from framework.data.requests import Request, plain
 from framework.data.source import WorkerSource, make_order
@@ -96,7 +95,7 @@ class DatasetSource(WorkerSource[ItemReader]):
         num_records = length_of(data, where)
         order = make_order(num_records, title, context)
         manifest = Manifest(num_records, {}, classes_of(data), source=f"dataset {title}")
-        super().__init__(read, manifest, order, context, "process", [Padding(form.lengths)])
+        super().__init__(read, manifest, order, context, "process", form.lengths)
         if self.workers.kind == "thread" and self.workers.num:
             what = f"threads would share the random numbers and the files of {title}"
             fix = "leave it out: processes have generators of their own"

@@ -1,16 +1,14 @@
 """``data=mixture``: records of several packed stores, in proportions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from threading import Lock
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from framework.contracts.batch import Batch
-from framework.contracts.data import Content, SourceContext
+from framework.contracts.data import SourceContext
 from framework.data.source import StoreSource
 from framework.errors import ConfigError
 from framework.order.batches import Order
@@ -43,7 +41,7 @@ def mixture_source(
     shares = _shares(store, weights, temperature)
     if context.training and shares is not None:
         context = replace(context, order=partial(_mixed, context, store.starts, shares))
-    return StoreSource(store, context, counter=SourceCounter(list(store.stores), store.starts))
+    return StoreSource(store, context)
 
 
 def _shares(
@@ -82,32 +80,3 @@ def _mixed(context: SourceContext, starts: Tensor, shares: Tensor, num_records: 
     sizes = torch.bincount(groups, minlength=len(shares))
     weights = torch.where(sizes > 0, shares / sizes.clamp(min=1), 0)
     return replace(order, sampling=sampling(groups, weights, order.num_used))
-
-
-@final
-class SourceCounter:
-    """Counts the records of each store by name. One thread adds, any thread takes.
-
-    ``starts`` is where each store begins, and the end: int64 [stores + 1].
-    """
-
-    def __init__(self, names: Sequence[str], starts: Tensor) -> None:
-        self._names = names
-        self._starts = starts
-        self._lock = Lock()
-        self._counts = torch.zeros(len(names), dtype=torch.int64)
-
-    def add(self, batch: Batch) -> None:
-        indices = batch["index"].contiguous()
-        numbers = torch.searchsorted(self._starts, indices, right=True) - 1
-        counts = torch.bincount(numbers, minlength=len(self._names))
-        with self._lock:
-            self._counts += counts
-
-    def take(self) -> Content:
-        """Return the share of each store since the last call."""
-        with self._lock:
-            counts = self._counts.tolist()
-            self._counts.zero_()
-        pairs = zip(self._names, counts, strict=True)
-        return {f"from_{name}": (float(count), float(sum(counts))) for name, count in pairs}

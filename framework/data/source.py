@@ -1,11 +1,11 @@
 """Sources that order records and let workers read them in batches: of any store, for example."""
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import tee
-from typing import Generic, Protocol, TypeVar, final
+from typing import Generic, TypeVar, final
 
 from torch import Tensor
 
@@ -33,17 +33,11 @@ UNEVEN = 107  # the number of the error for images of several sizes in a batch
 STAGES = ("none", "cold", "ram", "device")
 
 
-class Counter(Protocol):
-    """Counts what batches hold. One thread adds, any thread takes."""
-
-    def add(self, batch: Batch) -> None: ...
-    def take(self) -> Content: ...
-
-
 class WorkerSource(Source, Generic[R]):
     """What the sources whose batches are read by workers share.
 
-    ``kind`` is that of the workers if the context does not choose one.
+    ``kind`` is that of the workers if the context does not choose one. ``lengths`` are the names of
+    the lengths of padded arrays, by field.
     """
 
     reads_on = True  # records are the same whenever they are read
@@ -56,7 +50,7 @@ class WorkerSource(Source, Generic[R]):
         order: Order,
         context: SourceContext,
         kind: str,
-        counters: Sequence[Counter] = (),
+        lengths: Mapping[str, str],
     ) -> None:
         keep_freed_memory()
         self.context = context
@@ -71,7 +65,7 @@ class WorkerSource(Source, Generic[R]):
         kind = context.worker_kind or kind
         self.workers = Workers(read, num, kind, context.worker_timeout_s, context.start_method)
         self._is_verified = False  # whether a pass with ``verify`` has come to its end
-        self._counters = list(counters)
+        self._padding = Padding(lengths)
         self.batch_bytes = 0  # of the first batch
 
     def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
@@ -103,8 +97,7 @@ class WorkerSource(Source, Generic[R]):
         with closing(self.read_batches(requests)) as batches:
             for (_, share), batch in zip(shares, batches, strict=False):
                 batch = keyed(self._finished(batch), share)  # noqa: PLW2901
-                for counter in self._counters:
-                    counter.add(batch)
+                self._padding.add(batch)
                 ledger.delivered(len(share.indices))
                 if not self.batch_bytes:
                     self.batch_bytes = size_bytes(batch)
@@ -150,7 +143,7 @@ class WorkerSource(Source, Generic[R]):
         return self._finished(self.read_batch(Request(0, indices, training=False)))
 
     def content(self) -> Content:
-        return {name: pair for part in self._counters for name, pair in part.take().items()}
+        return self._padding.take()
 
     def _finished(self, batch: Batch) -> Batch:
         # Nested tensors do not pass between processes. Making them takes microseconds.
@@ -189,7 +182,6 @@ class StoreSource(WorkerSource[BatchReader]):
         store: The records.
         context: The order, the transform, the workers and the other settings.
         on_close: Called by the first ``close``.
-        counter: Counts what batches hold besides padding, or None.
         locked: Reads records for a GPU without gathering large ones, or None.
         notes: For the user, printed once.
     """
@@ -199,7 +191,6 @@ class StoreSource(WorkerSource[BatchReader]):
         store: RecordStore,
         context: SourceContext,
         on_close: Callable[[], None] | None = None,
-        counter: Counter | None = None,
         locked: Callable[[Tensor], Records] | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
@@ -207,12 +198,11 @@ class StoreSource(WorkerSource[BatchReader]):
         self._notes = notes
         order = store_order(store, context)
         read = BatchReader(store, context, locked)
-        counters = [Padding(read.padded), *([counter] if counter is not None else [])]
         # One thread that decodes PNG or WebP takes a tenth of the operations that a step launches
         # on a GPU (docs/measured.md).
         is_apart = context.device.type == "cuda" and read.decodes_in_python()
         kind = "process" if is_apart else "thread"
-        super().__init__(read, store.manifest, order, context, kind, counters)
+        super().__init__(read, store.manifest, order, context, kind, read.padded)
         self._on_close = on_close
         self.takes_workers = not isinstance(store, ResidentStore)
 
