@@ -33,11 +33,6 @@ def test_only_an_axis_of_size_one_is_left_out():
     assert class_labels(torch.zeros(2, 5, dtype=torch.uint8), 1).shape == (2, 5)
 
 
-def test_shares_of_classes_stay_as_they_are():
-    shares = torch.tensor([[0.25, 0.75]])
-    assert class_labels(shares, 1) is shares
-
-
 def checked(labels, *ignored, num_classes=2, indices=None):
     check = LabelCheck("data.train = a.h5", lambda index: f"key{index}")
     check.allowed = LabelRange("label", num_classes, ignored, "objective.ignore_index")

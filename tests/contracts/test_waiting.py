@@ -70,19 +70,6 @@ def test_a_validation_between_two_batches_is_no_step_but_steps_that_all_take_lon
     assert waits.step_s == 60.0  # the first may have been a pause
 
 
-def test_a_look_happens_when_it_is_time(clock):
-    looked_at = []
-
-    def look(now):
-        looked_at.append(now)
-        return now + 1000 if len(looked_at) == 2 else now
-
-    waits = Waits()
-    waits.call(look)
-    clock.pass_batches(waits, *[(1.0, 0.0)] * 4)
-    assert looked_at == [1.0, 2.0]
-
-
 # ---- slow records
 
 HUGE = SlowRecord(7, "huge.jpg", 2, 0.5, 9_000_000)

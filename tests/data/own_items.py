@@ -26,15 +26,6 @@ class Clips(Dataset):
         return {"wave": wave, "label": index % 2, "text": f"clip {index}"}
 
 
-class Restless(Clips):
-    """Has a generator of its own."""
-
-    rng = np.random.default_rng()
-
-    def __getitem__(self, index):
-        return {"wave": self.rng.random(3)}
-
-
 class Endless(IterableDataset):
     """Batches of one wave and a label, without a length."""
 

@@ -225,10 +225,6 @@ def ahead_of(produce, depth=2, occupancy=None):
     return closing(Ahead(produce, depth, occupancy or Occupancy()))
 
 
-def fails(*_):
-    raise OSError("libgomp.so.1 (deleted)")
-
-
 def broken(good, error):
     yield from range(good)
     raise error
@@ -256,17 +252,6 @@ def test_any_error_is_raised_where_its_item_would_have_come(good, error):
         assert [next(items) for _ in range(good)] == list(range(good))
         with pytest.raises(error):
             next(items)
-
-
-def test_a_producer_that_cannot_be_closed_raises_where_items_are_awaited():
-    def produce():
-        try:
-            yield 1
-        finally:
-            fails()
-
-    with ahead_of(produce()) as ahead, pytest.raises(OSError, match="deleted"):
-        list(ahead)
 
 
 def test_an_early_close_closes_the_producer_in_its_thread_and_ends_it():

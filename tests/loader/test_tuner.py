@@ -121,17 +121,6 @@ def test_it_goes_home_when_memory_runs_out():
     assert decisions[0] == Decision(HOME, "only 5 % of memory is free")
 
 
-def test_a_way_back_that_brings_waiting_is_undone_and_tried_later():
-    tuner = make()
-    watched(tuner, Pipeline(decode_s=0.08), 10)
-    added = tuner.plan
-    idle = Pipeline(decode_s=0.08, busy_workers=0.5)
-    decisions = watched(tuner, idle, 60)
-    times = [number for number, decision in decisions.items() if decision.plan == HOME]
-    assert tuner.plan in (added, HOME)
-    assert times[1] - times[0] < times[2] - times[1]
-
-
 observations = st.builds(
     Observation,
     seconds=st.floats(0.5, 20),

@@ -92,13 +92,6 @@ def test_at_most_one_batch_is_short_and_it_is_dropped_or_filled(case, epoch):
         assert set(more[len(some) :]) <= set(short.used().tolist())
 
 
-@pytest.mark.parametrize("max_values", [None, 32_000])
-def test_speech_like_lengths_have_little_padding(max_values):
-    lengths = spread_lengths()
-    assert padding(lengths, batches(Order(len(lengths), 32, shuffle=True))) > 0.35
-    assert padding(lengths, batches(make(lengths, 32, max_values, shuffle=True))) < 0.05
-
-
 def test_a_record_beyond_the_budget_is_refused_with_its_name():
     with pytest.raises(ConfigError, match=r"C201.*max_values = 9: record 2 alone has 12.*=12 or"):
         make([3, 9, 12, 1], max_values=9)

@@ -33,14 +33,6 @@ def test_compiled_draws_are_those_of_operators(records, seed, num_draws):
     assert torch.equal(draws(indices, seed, 3, num_draws, ON_HOST), by_operators)
 
 
-def test_draws_and_seeds_differ_between_seeds_epochs_and_records():
-    pairs = [(seed, epoch) for seed in range(3) for epoch in range(-1, 3)]
-    numbers = torch.cat([draws(torch.arange(10), *pair, 3) for pair in pairs])
-    assert len(numbers.unique()) == 12 * 10 * 3
-    seeds = torch.cat([record_seeds(torch.arange(500), *pair) for pair in pairs])
-    assert len(seeds.unique()) == 12 * 500
-
-
 @pytest.mark.parametrize("epoch", range(3))
 def test_alternating_draws_are_those_of_epoch_0_and_their_mirror_images(epoch):
     indices = torch.arange(100)
