@@ -5,9 +5,9 @@ one percent wider than the one before. A quantile is off by at most half a bucke
 steps takes kilobytes.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import chain
 from math import ceil, inf, log
 from typing import Any, NamedTuple, final
@@ -53,9 +53,9 @@ class Span:
         if len(spans) == 1:
             return spans[0]
         recent = tuple(chain.from_iterable(span.recent for span in spans))
-        counts = reduce(_added, (span.counts for span in spans))
+        counts = sum((Counter(span.counts) for span in spans), Counter[int]())
         if len(recent) > MOST_RECENT:
-            counts = _added(counts, buckets(recent))
+            counts += Counter(buckets(recent))
             recent = ()
         total_s = sum(span.total_s for span in spans)
         return Span(total_s, sum(span.num_steps for span in spans), recent, counts)
@@ -87,18 +87,9 @@ class Span:
         rank = max(1, ceil(share * self.num_steps))
         if not self.counts:
             return sorted(self.recent)[rank - 1]
-        counts = _added(self.counts, buckets(self.recent))
-        for number, count in sorted(counts.items()):
-            rank -= count
-            if rank <= 0:
-                return LEAST_S * WIDTH ** (number + 0.5)
-        raise AssertionError
-
-
-def _added(counts: Mapping[int, int], more: Mapping[int, int]) -> Mapping[int, int]:
-    if not more:
-        return counts
-    return {number: counts.get(number, 0) + more.get(number, 0) for number in {*counts, *more}}
+        counts = sorted((Counter(self.counts) + Counter(buckets(self.recent))).items())
+        place = int(np.searchsorted(np.cumsum([count for _, count in counts]), rank))
+        return LEAST_S * WIDTH ** (counts[place][0] + 0.5)
 
 
 Spans = Mapping[str, Span]
