@@ -43,7 +43,7 @@ class CropFlip(PixelAugment):
         mean, std: As in Normalize; None: pixels keep their dtype.
         form: The dtype and layout of normalized pixels.
         reflects: Whether the pixels on each side mirror the image. Otherwise they are black.
-        alternating: Draws that alternate from epoch to epoch, see ``Alternates``.
+        alternating: Draws that alternate from epoch to epoch, as ``AugmentTraits`` says.
     """
 
     num_draws = 3

@@ -53,7 +53,7 @@ class Flip(PixelAugment):
     Attributes:
         flip: Probability of a mirror image.
         flip_vertical: Probability of turning the image upside down.
-        alternating: Draws that alternate from epoch to epoch, see ``Alternates``.
+        alternating: Draws that alternate from epoch to epoch, as ``AugmentTraits`` says.
     """
 
     num_draws = 2

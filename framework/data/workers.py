@@ -114,6 +114,7 @@ class Workers:
         self._requests = _Requests()
         self._loader: DataLoader[Any] | None = None
         self._busy = threading.Lock()  # held by the ``map`` that uses the processes
+        self._since = 0.0  # when the batch of a process was first awaited
         self._late = False  # whether a batch took longer than ``timeout_s``
 
     @property
@@ -287,42 +288,31 @@ class Workers:
             raise ResourceError(102, where, what, fix) from error
 
     def _results(self, loader: Any) -> Generator[Timed]:
-        since = time.monotonic()
-        end = threading.Event()
+        self._since = time.monotonic()
+        with deaf_children(self.start_method):
+            # If the last epoch was left early, this waits for its batches.
+            results: Any = _quietly(lambda: iter(loader))
+        if results._worker_pids_set:  # noqa: SLF001
+            # As long as torch knows the processes, the end of any child process may raise
+            # RuntimeError at any line of the main thread. So the loss of a process is noticed where
+            # a batch is awaited, and sooner than after torch's 5 s.
+            torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
+            results._worker_pids_set = False  # noqa: SLF001
+            look = partial(type(results)._try_get_data, proxy(results), LOOK_S)  # noqa: SLF001
 
-        def watch() -> None:
-            while not end.wait(min(1.0, self.timeout_s / 4)):
-                processes = _processes_of(self._loader)  # none while they are being started
-                if time.monotonic() - since > self.timeout_s and processes:
+            def look_in_time() -> Any:
+                if time.monotonic() - self._since > self.timeout_s:
                     self._late = True
-                    for process in processes:
-                        process.kill()
-                    return
+                    raise RuntimeError("no batch came in time")
+                return look()
 
-        thread = threading.Thread(target=watch, name="paceline-watch", daemon=True)
-        thread.start()
-        try:
-            with deaf_children(self.start_method):
-                # If the last epoch was left early, this waits for its batches.
-                results: Any = _quietly(lambda: iter(loader))
-            if results._worker_pids_set:  # noqa: SLF001
-                # As long as torch knows the processes, the end of any child process may raise
-                # RuntimeError at any line of the main thread. So the loss of a process is noticed
-                # where a batch is awaited, and sooner than after torch's 5 s.
-                torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
-                results._worker_pids_set = False  # noqa: SLF001
-                look = type(results)._try_get_data  # noqa: SLF001
-                results._try_get_data = partial(look, proxy(results), LOOK_S)  # noqa: SLF001
-            since = time.monotonic()
-            while (result := next(results, None)) is not None:
-                since = float("inf")  # the consumer's time does not count
-                if isinstance(result, PacelineError):
-                    raise result
-                yield result
-                since = time.monotonic()
-        finally:
-            end.set()
-            thread.join()
+            results._try_get_data = look_in_time  # noqa: SLF001
+        self._since = time.monotonic()
+        while (result := next(results, None)) is not None:
+            if isinstance(result, PacelineError):
+                raise result
+            yield result
+            self._since = time.monotonic()
 
     def close(self) -> None:
         # Several threads may close: a program may end while a loader's thread waits for a batch.
