@@ -286,6 +286,10 @@ class Source:
         """What the user should know; printed once."""
         return ()
 
+    def renumber(self, labels: Any) -> None:
+        """Let a ``LabelMap`` give the labels of its classes other numbers."""
+        raise NotImplementedError
+
     def content(self) -> Content:
         """Return what the batches since the last call held. Any thread may call this.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -76,16 +76,8 @@ def renumbered(
 ) -> Source:
     """Return the source, with the new number of each of its classes, which ``classes`` names."""
     if numbers is not None:
-        assert isinstance(source, Renumbers)
         source.renumber(LabelMap(source.manifest.classes, numbers, classes, where))
     return source
-
-
-@runtime_checkable
-class Renumbers(Protocol):
-    """A capability of a Source: its labels can get other numbers."""
-
-    def renumber(self, labels: "LabelMap") -> None: ...
 
 
 @final
