@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import MIRRORED, UPSIDE_DOWN, SourceContext
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext
 from framework.data.pictures import unreadable
 from framework.data.reader import BatchReader, check_crcs
 from framework.data.requests import Request
@@ -32,6 +32,7 @@ from framework.system.native import crowded
 
 
 def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":
+    """Return a source of the store at ``path`` with a DALI pipeline."""
     return DALISource(path, prefetch_depth, context)
 
 
@@ -69,6 +70,7 @@ class DALISource(WorkerSource[BatchReader]):
         self._ragged: deque[Batch] = deque()  # of the batches that the pipeline makes
         self._maps = [name for name in read.cut if fields[name].kind == "labels"]
         self._cut = [name for name in read.cut if name not in self._maps]
+        self._turns: dict[str, deque[Tensor]] = {}  # of the same batches, by field
         self._feed: Iterator[tuple[Any, ...]] = iter(())
         # The records of the same batches, and what DALI was given: it reads that where it lies.
         self._under_way: deque[tuple[Tensor, Any]] = deque()
@@ -97,6 +99,7 @@ class DALISource(WorkerSource[BatchReader]):
 
     def _run(self, requests: Iterator[Request], largest: int) -> Generator[Batch]:
         self._ragged.clear()
+        self._turns.clear()
         self._under_way.clear()
         self._failure = None
         self._feed = self._fed(requests)
@@ -118,7 +121,7 @@ class DALISource(WorkerSource[BatchReader]):
                 under_way = [indices for indices, _ in self._under_way]
                 raise self._explain(error, under_way) from error
             indices, _ = self._under_way.popleft()
-            batch = dict(zip(self._names, tensors, strict=True))
+            batch = self._turned(dict(zip(self._names, tensors, strict=True)))
             yield {"index": indices.clone(), **batch, **self._ragged.popleft()}
         if self._failure is not None:
             raise self._failure
@@ -132,6 +135,24 @@ class DALISource(WorkerSource[BatchReader]):
                 return
             self._under_way.append((request.indices, inputs))
             yield inputs
+
+    def _turned(self, batch: Batch) -> Batch:
+        for name, waiting in self._turns.items():
+            turned = waiting.popleft()
+            if not turned.any():
+                continue
+            images = batch[name]
+            exchanged = images.transpose(2, 3)
+            if turned.all():
+                batch[name] = exchanged.contiguous()
+            elif images.shape[2] != images.shape[3]:
+                what = f"turned, the {name} of a record has another size than the others"
+                where = self.manifest.source or "the store"
+                raise DataError(107, where, what, "add a transform that cuts squares")
+            else:
+                where = turned.to(images.device).view(-1, 1, 1, 1)
+                batch[name] = torch.where(where, exchanged, images)
+        return batch
 
     def _copies(self, outputs: Any) -> list[Tensor]:
         """Return copies of DALI's outputs, whose memory DALI reuses once they are dropped.
@@ -220,15 +241,32 @@ class DALISource(WorkerSource[BatchReader]):
                 values = values.permute(0, 2, 3, 1).contiguous()
             arrays.append(values.numpy())
         for name in self._cut:
-            sizes = self.read.pictures.sizes(self.manifest.fields[name], records[name], indices)
-            windows = self.context.transform.windows(sizes, numbers).int()
-            flips = windows[:, 4:] & torch.tensor([MIRRORED, UPSIDE_DOWN])
-            parts = windows[:, :2], windows[:, 2:4], *flips.ne(0).int().unbind(1)
-            arrays += [part.contiguous().numpy() for part in parts]
+            arrays += self._windows(name, records[name], indices, numbers)
         return tuple(arrays)
 
+    def _windows(
+        self, name: str, images: Any, indices: Tensor, numbers: Tensor | None
+    ) -> tuple[Any, ...]:
+        sizes = self.read.pictures.sizes(self.manifest.fields[name], images, indices)
+        windows = self.context.transform.windows(sizes, numbers)
+        start, shape = windows[:, :2].int(), windows[:, 2:4].int()
+        bits = torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])
+        mirrored, upside_down, turned = (windows[:, 4:] & bits).ne(0).unbind(1)
+        if self.context.transform.turns:
+            # ``_turned`` exchanges rows and columns last, and thereby the sides that are flipped
+            mirrored, upside_down = (
+                torch.where(turned, upside_down, mirrored),
+                torch.where(turned, mirrored, upside_down),
+            )
+            self._turns.setdefault(name, deque()).append(turned)
+        flips = (mirrored.int().numpy(), upside_down.int().numpy())
+        return start.numpy(), shape.numpy(), *flips
+
     def _explain(self, error: Exception, under_way: list[Tensor]) -> Exception:
-        """Return a DataError that names the first record that our own decoder refuses, too."""
+        """Return a DataError that names the record, which DALI does not.
+
+        It is the first record ``under_way`` that our own decoder refuses too.
+        """
         words = " ".join(str(error).split())[:300]
         first = self.store.name(int(under_way[0][0]))
         if "dense" in words.lower() or "uniform" in words.lower():
@@ -252,9 +290,11 @@ def _refuse(context: SourceContext) -> None:
     if context.transform.function is not None:
         where = "data = dali, a transform with a function"
         raise ConfigError(174, where, "DALI's operators cannot call it", "choose data=hdf5 or lmdb")
-    if context.transform.turns:
-        where = "data = dali, a transform that turns images"
-        raise ConfigError(174, where, "DALI is not told to", "choose data=hdf5 or lmdb")
+    size = context.transform.size
+    if size is not None and size[0] != size[1] and context.transform.turns:
+        where = f"data = dali, a transform that turns images and cuts {size[0]} x {size[1]} pixels"
+        fix = "cut squares, or choose data=hdf5 or lmdb"
+        raise ConfigError(174, where, "DALI's operators turn squares only", fix)
     if context.worker_kind == "process":
         where = "data = dali, workers.kind = process"
         raise ConfigError(174, where, "DALI works in threads", "leave workers.kind out")

@@ -76,9 +76,9 @@ def test_a_bad_image_is_named(make, place, transform):
             list(source.batches(0))
 
 
-def test_images_are_not_turned():
+def test_images_that_are_turned_must_be_cut_square():
     turned = ComposeTransform({"turn": Rotate([1]), "size": Resize([8, 6], True, True)})
-    with pytest.raises(ConfigError, match=r"C174.*turns images"):
+    with pytest.raises(ConfigError, match=r"C174.*8 x 6.*cut squares"):
         make_source("dali_images", 4, transform=turned)
 
 
