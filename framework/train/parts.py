@@ -16,8 +16,8 @@ from framework.contracts.training import (
 )
 from framework.errors import say
 from framework.schedule.torch_schedule import TorchSchedule
-from framework.train.cuda_graph import CudaRecorder
 from framework.train.checkpoint import CheckpointFolder
+from framework.train.cuda_graph import CudaRecorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze
 from framework.train.metrics import TrainPlan
