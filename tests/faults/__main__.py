@@ -1,4 +1,4 @@
-"""Run all campaigns at full length and write the table to benchmarks/DATE_faults.md.
+"""Run all campaigns at full length and write the table to benchmarks/results/DATE-faults.md.
 
 python -m tests.faults [--only NAME ...] [--seed N] [--share 0.1]
 
@@ -150,7 +150,7 @@ def write(rows: list[Row], seed: int) -> None:
         *map(told, rows),
     ]
     lines += [f"- {line}" for row in rows for line in row.failed]
-    path = Path(__file__).parents[2] / "benchmarks" / f"{time.strftime('%F')}_faults.md"
+    path = Path(__file__).parents[2] / "benchmarks/results" / f"{time.strftime('%F')}-faults.md"
     path.write_text("\n".join(lines) + "\n")
     print(f"written: {path.name}")
 
