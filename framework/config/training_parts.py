@@ -49,7 +49,8 @@ from framework.train.cuda_graph import CudaRecorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
-from framework.train.objective_state import ObjectiveState, evaluating, untouched
+from framework.train.objective_state import ObjectiveState, evaluating
+from framework.train.owned_objects import untouched
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
 from framework.train.weight_files import start_from_data

@@ -1,9 +1,12 @@
 """Objectives that own weights and state, and what a plain loop learns with them."""
 
+import random
 import threading
+from collections import defaultdict, deque
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -41,15 +44,13 @@ class ByCenters:
         return new["loss"] < old["loss"]
 
 
-class Scale:
-    """Counts the calls of a method, which somebody else holds."""
+class Slotted:
+    """Has its numbers in slots."""
+
+    __slots__ = ("average",)
 
     def __init__(self):
-        self.seen = 0
-
-    def apply(self, layer, loss):
-        self.seen += 1
-        return loss * (1 + self.seen), layer.weights.sum()
+        self.average = 1.0
 
 
 class Deep:
@@ -57,21 +58,39 @@ class Deep:
 
     def __init__(self):
         self.parts = {"heads": [nn.Parameter(torch.eye(3, dtype=torch.float64))]}
-        self.meter = SimpleNamespace(average=1.0, seen=[], queue=torch.zeros(2))
+        self.meter = SimpleNamespace(average=1.0)
+        self.slotted = Slotted()
+        self.counts = defaultdict(float)
+        self.generator = torch.Generator().manual_seed(1)
+        self.draws = (random.Random(1), np.random.default_rng(1))
+        self.queue = deque(maxlen=2)
+        self.array = np.zeros(2)
         self.last = None
-        self.scale = partial(Scale().apply, Centers())
+        self.scale = self.made()
         self.lock = threading.Lock()
+
+    def made(self):
+        seen, layer = 0, Centers()
+
+        def scale(loss):
+            nonlocal seen
+            seen += 1
+            return loss * (1 + seen), layer.weights.sum()
+
+        return partial(scale)
 
     def __call__(self, model, batch):
         loss = nn.functional.cross_entropy(model(batch["x"]) @ self.parts["heads"][0], batch["y"])
         if model.training:
             loss, extra = self.scale(loss)
             self.meter.average += loss.item()
-            self.meter.seen.append(len(batch["x"]))
-            self.meter.queue = torch.cat([self.meter.queue[1:], loss.detach().view(1)])
-            self.last = loss + extra
-            loss = self.last + self.meter.queue.sum() * loss * len(self.meter.seen)
-        return Outcome(loss * self.meter.average, {})
+            self.slotted.average += loss.item()
+            self.counts["steps"] += 1
+            self.queue.append(self.draws[0].random() + self.draws[1].random())
+            self.array += 1
+            self.last = loss + extra * torch.rand((), generator=self.generator)
+            loss = self.last + sum(self.queue) * loss * self.array.sum() * self.counts["steps"]
+        return Outcome(loss * self.meter.average * self.slotted.average, {})
 
     def better(self, new, old):
         return new["loss"] < old["loss"]

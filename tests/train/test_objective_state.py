@@ -1,5 +1,7 @@
 """What an objective owns is trained and saved with the model."""
 
+from collections import deque
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,8 @@ from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.own_loss import OwnLoss
 from framework.parallel.none import NoParallel
-from framework.train.objective_state import ObjectiveState, evaluating, untouched
+from framework.train.objective_state import ObjectiveState, evaluating
+from framework.train.owned_objects import untouched
 from tests.fakes import CPU, FakeCheckpoints, make_model
 from tests.parallel.launching import of_two_ranks
 from tests.train.owned import ByCenters, Centers, Deep, learned_with_centers, trainer_of
@@ -108,17 +111,18 @@ def test_a_plain_object_may_say_itself_what_its_state_is():
     assert state["of_ranks"][0]["values"] == {}
 
 
-def test_what_a_state_dict_returns_beside_plain_values_is_warned_of_once():
+def test_a_value_that_no_state_holds_is_warned_of_once():
     said = []
-    objective = Saving()
+    objective = ByCenters()
+    objective.kept, objective.constant = None, deque([1])
     owned = ObjectiveState(objective, ALONE, said.append)
     owned.state_dict()
     assert said == []
-    objective.seen = {1, 2}
+    objective.kept = deque([1])
     owned.state_dict()
     owned.state_dict()
     (warning,) = said
-    assert warning.startswith("warning: objective.state_dict() has more than tensors and plain v")
+    assert warning.startswith("warning: objective.kept is deque: a resumed run begins with it anew")
 
 
 @pytest.mark.parametrize("objective", [ByCenters(), Saving()], ids=["weights", "state"])
@@ -133,7 +137,7 @@ def test_weights_and_lists_keep_their_place_on_a_resume():
     owned = ObjectiveState(objective, ALONE)
     assert list(owned.weights.values()) == [
         "objective.parts.heads.0",
-        "objective.scale.args.0.weights",
+        "objective.scale.func.layer.weights",
     ]
     before = [objective.parts, objective.parts["heads"], *owned.weights]
     owned.load_state_dict(ObjectiveState(Deep(), ALONE).state_dict())
