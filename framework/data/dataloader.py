@@ -26,7 +26,7 @@ from framework.data.requests import plain
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.order.batches import Order
 from framework.order.draws import record_seeds
-from framework.system.rng import kept_generators, seed_host_generators
+from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import user_error, user_line
 
 # A frame in the traceback that torch's workers send as text.
@@ -122,6 +122,7 @@ class LoaderSource(Source):
         self._sampled = ""  # the attribute of the DataLoader whose batches ranks may share
         self._cuts: bool | None = None  # whether they do; None before they have compared them
         self._drawn: list[Any] = []  # the newest epoch's batches of indices, if they are shared
+        self._draws_ahead = False  # whether all of an epoch's were drawn at its beginning
         classes: list[str] = []
         sampled = 0  # records of an epoch, if torch's own sampler says it
         if isinstance(self.loader, DataLoader):
@@ -200,12 +201,14 @@ class LoaderSource(Source):
         attributes["worker_init_fn"] = begin
         return own
 
-    def _shares(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _shares(self, batches: Iterator[Any], draws: bool) -> Iterator[Any]:
         """Yield this rank's parts of an epoch's batches of indices.
 
-        All are drawn first, while the ranks have the same random numbers. If they draw different
-        batches, the user's sampler has cut them already. Batches are copied, as the sampler may
-        reuse them.
+        Over several ranks, all are drawn first, while the ranks have the same random numbers. If
+        they draw different batches, the user's sampler has cut them already. A single process does
+        so only if the sampler ``draws`` from the generators of the process, from which the step
+        draws, too. Otherwise, a sampler is asked when a batch is needed, so that it may depend on
+        what was learned. Batches are copied, as the sampler may reuse them.
         """
 
         def copied(indices: Any) -> Any:
@@ -213,8 +216,15 @@ class LoaderSource(Source):
                 return indices.clone()
             return copy(indices) if isinstance(indices, CUT) else indices
 
-        drawn = [*map(copied, islice(batches, self.num_batches + self._asks_end))]
-        del drawn[self.num_batches :]
+        mark = generator_mark()
+        batches = map(copied, islice(batches, self.num_batches + self._asks_end))
+        drawn = [*islice(batches, 1)]
+        self._draws_ahead = self._num_parts > 1 or draws or mark != generator_mark()
+        if not self._draws_ahead:
+            yield from drawn
+            yield from batches
+            return
+        drawn = [*drawn, *batches][: self.num_batches]
         are_batches = self._sampled == "batch_sampler"
         if are_batches:
             drawn = [own if isinstance(own, SLICED) else list(own) for own in drawn]
@@ -277,8 +287,11 @@ class LoaderSource(Source):
             ranks = ", and each rank takes its share of every batch"
         elif self._num_parts > 1:
             ranks = ", and the ranks' batches differ, so they are taken for shards"
+        ahead = ""
+        if self._draws_ahead:
+            ahead = ", an epoch's batches of indices are drawn at its beginning"
         note = (
-            f"{self._where}: {self.title} decides order, workers and random changes{ranks}; "
+            f"{self._where}: {self.title} decides order, workers and random changes{ahead}{ranks}; "
             "resume reads the epoch's earlier batches again and drops them, which is exact only if "
             "they repeat. data=dataset promises all of it"
         )
@@ -457,7 +470,7 @@ class _Sampler:
         self,
         user_sampler: Iterable[Any],
         length: int,
-        shares: Callable[[Iterator[Any]], Iterator[Any]],
+        shares: Callable[[Iterator[Any], bool], Iterator[Any]],
     ) -> None:
         self.user_sampler = user_sampler
         self._length = length
@@ -467,7 +480,9 @@ class _Sampler:
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        return self._shares(iter(self.user_sampler))
+        mark = generator_mark()
+        batches = iter(self.user_sampler)  # some samplers draw here
+        return self._shares(batches, mark != generator_mark())
 
     def __getattr__(self, name: str) -> Any:  # a DataLoader of the user's own class may ask for it
         return getattr(self.user_sampler, name)

@@ -222,7 +222,9 @@ def test_a_generator_of_the_users_gives_what_a_plain_loop_gets(make, kind, train
 
 
 class Reused:
-    """A batch sampler that yields one list again and again."""
+    """A batch sampler that yields one list again and again, and counts how often it was asked."""
+
+    asked = 0
 
     def __len__(self):
         return 5
@@ -230,6 +232,7 @@ class Reused:
     def __iter__(self):
         indices = []
         for first in range(0, 20, 4):
+            self.asked += 1
             indices[:] = range(first, first + 4)
             yield indices
 
@@ -239,6 +242,12 @@ def test_a_sampler_may_reuse_its_list(make, world_size):
     source = make(DataLoader(pairs(), batch_sampler=Reused()), world_size=world_size)
     expected = [[*range(first, first + 4, world_size)] for first in range(0, 20, 4)]
     assert [waves for waves, *_ in epoch_of(source)] == expected
+
+
+def test_a_sampler_is_asked_when_a_batch_is_needed(make):
+    sampler = Reused()
+    batches = make(DataLoader(pairs(), batch_sampler=sampler)).batches(0)
+    assert [sampler.asked for _ in batches] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("batch_size", "accumulate"), [(4, 1), (8, 2), (0, 3)])
