@@ -258,6 +258,7 @@ class TimedLoader:
         self.num_steps = loader.num_steps
         self.identity = loader.identity
         self.notes = loader.notes
+        self.expect = loader.expect
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         with closing(self._loader.epoch(epoch, start)) as batches:

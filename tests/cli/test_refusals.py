@@ -83,7 +83,7 @@ def test_a_typo_in_a_command_is_one_line(words, number, text):
         (["data.train=a,b"], "C100", "quote the value: 'data.train=\"a,b\"'"),
         (["data.train=???"], "C103", "data.train: must be given"),
         (["dataset='${nothing}'"], "C104", "'nothing' not found"),
-        (["resume="], "C196", "does not name a run"),
+        (["resume="], "C101", "resume = ''"),
         (["recipes=null"], "C103", "data.train"),
         (["model._target_=os.system"], "C105", "allow_targets=[os]"),
         (["+optim.lr=0.1"], "C102", "leave out the + or ~"),

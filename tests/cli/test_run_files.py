@@ -241,7 +241,7 @@ def outcome(action):
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (MemoryError(), 5, "error[R104]: memory: MemoryError"),
+        (MemoryError(), 5, "error[R104]: memory: used up"),
         (OSError(errno.ENOMEM, "fork"), 5, "error[R104]: memory: [Errno 12] fork"),
         (RuntimeError("std::bad_alloc"), 5, "error[R104]: memory: std::bad_alloc"),
         (OSError(errno.ENOSPC, "full", "x"), 5, "error[R101]: x: cannot write: No space left"),

@@ -110,7 +110,7 @@ def _order_of_ranks(self, epoch, start, stop):
 
 
 @pytest.mark.parametrize(
-    ("name", "broken"), [("_rank_shares", _cut_short), ("_keys_of_places", _order_of_ranks)]
+    ("name", "broken"), [("_rank_shares", _cut_short), ("_shuffled", _order_of_ranks)]
 )
 def test_a_wrong_order_is_reported(monkeypatch, name, broken):
     monkeypatch.setattr(Order, name, broken)
