@@ -102,7 +102,7 @@ def evaluated(run: SavedRun, store: str) -> float:
 def predicted(run: SavedRun, block: dict) -> float:
     Path("table.csv").unlink(missing_ok=True)
     start = time.perf_counter()
-    source = _input(block, ())
+    source = _input(block, "fail", (), run)
     prediction = Prediction(run, source, block, Path("table.csv"), "table", 1, skip_bad=False)
     made = predict(prediction, lambda _, __: None)
     return made.num_records / (time.perf_counter() - start)
