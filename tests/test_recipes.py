@@ -9,9 +9,12 @@ import pytest
 
 from framework.config.paths import ROOT
 from framework.measure.disk import disk_kind
-from tests.cli.command import losses, paceline
+from tests.cli.command import EXAMPLES, losses, paceline
 
-RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+PATHS = {
+    path.stem: path for place in (ROOT, ROOT / "examples") for path in place.glob("recipes/*.yaml")
+}
+RECIPES = sorted(PATHS)
 TINY = ["max_steps=2", "batch_size=16", "report_every=1", "hydra.run.dir=run"]
 
 
@@ -59,7 +62,9 @@ SHORT = [name for name in RECIPES if not name.startswith("sweep_") and name not 
 def test_a_recipe_trains_two_steps(name):
     tiny_cifar()
     tiny_photographs()
-    done = paceline("train", f"recipes={name}", *TINY, *SMALLER.get(name, []))
+    ours = PATHS[name].parent == ROOT / "recipes"
+    place = () if ours else EXAMPLES
+    done = paceline("train", *place, f"recipes={name}", *TINY, *SMALLER.get(name, []))
     assert done.code == 0, done.err
     assert len(losses(Path("run"))) == 2
     which = "last.pt" if name == "photos" else "best.pt"  # nothing validates photos
@@ -68,7 +73,7 @@ def test_a_recipe_trains_two_steps(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_header_gives_keys_of_pack_to_pack_alone(name):
-    header = (ROOT / "recipes" / f"{name}.yaml").read_text().splitlines()[1]
+    header = PATHS[name].read_text().splitlines()[1]
     key = re.search(r"\b(input|output|pack)(\.\w+)?=", header)
     assert key is None or "paceline pack " in header[: key.start()]
 
@@ -146,6 +151,6 @@ def test_a_sweep_runs_every_job_and_ends_with_a_report(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_what_to_expect(name):
-    header = (ROOT / "recipes" / f"{name}.yaml").read_text().splitlines()[1]
+    header = PATHS[name].read_text().splitlines()[1]
     assert header.startswith("# ")
     assert any(letter.isdigit() for letter in header)

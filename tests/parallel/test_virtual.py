@@ -180,7 +180,11 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
     train("parts", *chips, "parallel.num_processes=4", "max_steps=5")
     for count, steps in ((1, 7), (2, 12)):
         done = paceline(
-            "train", "resume=parts", f"parallel.num_processes={count}", f"max_steps={steps}"
+            "train",
+            "resume=parts",
+            EXAMPLES[-1],
+            f"parallel.num_processes={count}",
+            f"max_steps={steps}",
         )
         assert done.code == 0, done.err
     (parts, _, learned), (whole, _, expected) = facts("parts"), facts("whole")
