@@ -165,7 +165,7 @@ def _parts(owner: Any) -> dict[Any, Any] | None:
     elif _is_users(owner) and (hasattr(owner, "__dict__") or _slots(owner)):
         slots = {name: getattr(owner, name) for name in _slots(owner)}
         return {**slots, **getattr(owner, "__dict__", {})}
-    elif type(owner).__module__.startswith(f"{OURS}.") and hasattr(owner, "losses"):
+    elif "losses" in getattr(owner, "__dict__", {}):  # of our own ``objective=loss``
         parts = {"losses": owner.losses}
     return parts or None
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
+from framework.objective.classify import Classify
 from framework.objective.own_loss import OwnLoss
 from framework.parallel.none import NoParallel
 from framework.train.objective_state import ObjectiveState, evaluating
@@ -226,3 +227,7 @@ def test_a_weight_without_a_gradient_on_any_rank_gets_none():
     owned.average_gradients()
     assert objective.centers.weights.grad.sum() == 4.5
     assert objective.idle.weight.grad is None
+
+
+def test_an_objective_of_ours_owns_nothing():
+    assert not ObjectiveState(Classify("x", "y", 0.0), ALONE).is_there
