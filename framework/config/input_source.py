@@ -29,7 +29,7 @@ from framework.pack.images import Preparation
 from framework.pack.jobs import item_error, joined, prepared
 from framework.pack.join import as_written
 from framework.pack.marked import MarkedInput
-from framework.pack.packing import BadItem
+from framework.pack.packing import BadItem, bad_item
 from framework.store.columns import column_of, lengths_of
 from framework.store.resident import ChunkStore, ItemStore, as_read
 from framework.system.native import limit_threads
@@ -264,7 +264,7 @@ class InputSource(Source):
                 source.read(Request(0, torch.tensor([index]), training=False))
                 good.append(index)
             except DataError as error:
-                part.bad.append(_bad(part.item_numbers[index], part.store.name(index), error))
+                part.bad.append(bad_item(part.item_numbers[index], part.store.name(index), error))
         return torch.tensor(good, dtype=torch.int64)
 
     def _read(self, items: ItemRange) -> ReadPart:
@@ -302,7 +302,7 @@ class InputSource(Source):
             except DataError as error:
                 if not self.skip_bad:
                     raise
-                bad.append(_bad(item, self.source.name(item), error))
+                bad.append(bad_item(item, self.source.name(item), error))
                 continue
             chunks.append(chunk)
             numbers += [item] * len(chunk.keys)
@@ -311,8 +311,3 @@ class InputSource(Source):
 
     def stages(self) -> dict[str, float]:
         return self._stages.take()
-
-
-def _bad(item: int, name: str, error: DataError) -> BadItem:
-    reason = " ".join(str(error.args[2]).split())
-    return BadItem(item, name, f"{error.letter}{error.args[0]}", reason)

@@ -107,7 +107,7 @@ def _find(path: Path, name: str) -> Signature | None:
             return _of_class(path, node)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                if (alias.asname or alias.name) == name:  # look where it is defined
+                if (alias.asname or alias.name) == name:  # defined in that module
                     return static_signature(f"{node.module}.{alias.name}")
     return None
 
