@@ -38,7 +38,7 @@ from framework.objective.restore import Restore as Restore
 from framework.order.batches import Order as Order
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing as Packing
-from framework.pack.split import SplitRule as SplitRule
+from framework.pack.packing import SplitRule as SplitRule
 from framework.parallel.none import NoParallel as NoParallel
 from framework.precision.amp import AMP as AMP
 from framework.precision.fp32 import FP32 as FP32

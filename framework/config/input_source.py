@@ -25,11 +25,10 @@ from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.measure.stopwatch import Stages
 from framework.order.batches import Order
-from framework.pack.images import Preparation
-from framework.pack.jobs import item_error, joined, prepared
-from framework.pack.join import as_written
+from framework.pack.jobs import as_written, item_error, joined, prepared
 from framework.pack.marked import MarkedInput
 from framework.pack.packing import BadItem, bad_item
+from framework.pack.preparation import Preparation
 from framework.store.columns import column_of, lengths_of
 from framework.store.resident import ChunkStore, ItemStore, as_read
 from framework.system.native import limit_threads

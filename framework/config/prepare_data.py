@@ -34,10 +34,9 @@ from framework.contracts.records import (
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
 from framework.media.decode import MAX_PIXELS
-from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput
-from framework.pack.packing import MakeWriter, Packing
-from framework.pack.split import SplitRule
+from framework.pack.packing import MakeWriter, Packing, SplitRule
+from framework.pack.preparation import Preparation
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from framework.system.durable import locked

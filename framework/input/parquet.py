@@ -7,7 +7,7 @@ from typing import final
 import torch
 
 from framework.contracts.records import Chunk, InputTraits, Manifest
-from framework.pack.join import as_written
+from framework.pack.jobs import as_written
 from framework.store.parquet_store import ParquetStore
 
 CACHE_MB = 64  # a job reads neighbors, so that few groups are in use

@@ -28,8 +28,7 @@ from framework.input.function import rows_of
 from framework.input.list import read_table
 from framework.input.rows import Row, chunk_of, first_fields, typed_row
 from framework.order.select import ExpressionWords, selected
-from framework.pack.jobs import joined
-from framework.pack.join import as_written, keys_of
+from framework.pack.jobs import as_written, joined, keys_of
 from framework.store.columns import RECORD, StoreFacts, is_number
 from framework.store.foreign import NUMBER
 from framework.store.open_store import MANIFEST, open_store

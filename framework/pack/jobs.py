@@ -1,50 +1,45 @@
-"""Jobs: fixed ranges of items, each of which becomes one file of records.
+"""Jobs: fixed ranges of items, each of which becomes one file of records; and who does them.
 
 The input and the preparation alone decide how many items a job has. Workers, memory and time never
 do, so that any number of processes or machines make the same files.
 """
 
 import hashlib
+import mmap
+import multiprocessing
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from framework.contracts import records as contract
 from framework.contracts.class_labels import IGNORE_INDEX
-from framework.contracts.records import (
-    Chunk,
-    Field,
-    Manifest,
-    NumberKeys,
-    RecordInput,
-    Records,
-    RecordWriter,
-    item_files_of,
-    joined_keys,
-    range_files_of,
-)
-from framework.errors import DataError
+from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, RecordInput, Records
+from framework.errors import DataError, PacelineError, ResourceError, words_of
 from framework.order.batches import spread
-from framework.pack.packing import (
-    BadItem,
-    JobResult,
-    Journal,
-    MakeWriter,
-    Packing,
-    PackPlan,
-    Prepare,
-    bad_item,
-)
-from framework.pack.process_pool import Row, Tell
+from framework.pack import packing as packings
+from framework.pack.packing import JobResult, Journal, PackPlan
 from framework.store.channel_statistics import StatisticsSampler
 from framework.store.file_store import content_crcs, digest
 from framework.store.files import DiskReads, ask_item_files
 from framework.system.durable import uninterrupted
+from framework.system.memory import keep_freed_memory, lacks_memory
+from framework.system.stopping import deaf_children, die_with_parent, set_all
+from framework.system.user_code import user_error
+
+if TYPE_CHECKING:
+    from framework.pack.preparation import Preparation
 
 # A job of 64 MiB of records takes some seconds and fits into memory.
 MAX_JOB_BYTES = 64 << 20
@@ -64,23 +59,117 @@ ARRAY_BLOCK_ITEMS = 1 << 17
 # of a larger job are read twice: to count the records, and to write them.
 HELD_BYTES = 2 * MAX_JOB_BYTES
 NUM_SIZE_SAMPLES = 8  # items that are read to estimate the size of all
+LOOK_S = 0.1  # between two looks at the progress of other processes
 
 _disk = DiskReads()
 
 # The name of an item, and path, bytes and time of change of each file that it is read from.
 ItemStamp = tuple[str, tuple[tuple[str, int, int], ...]]
+# The progress of a task: items, records and bytes that are done, and the item that is read now plus
+# 1 (0: none). int64 [4].
+Row = np.ndarray
+Tell = Callable[[], object]
+Work = Callable[[Any, Row, Tell], Any]  # (task, row, tell) -> result
+
+_served: list[tuple[Work, np.ndarray]] = []  # what a worker process does
+
+
+@final
+class ProcessPool:
+    """Forked processes that do one task each. A context: leaving it kills all of them.
+
+    ``rows`` is the progress of each task, in memory that the processes share: int64 [num_rows, 4].
+    ``num_workers=0`` does tasks in this process. ``tell`` is called when rows may have changed.
+    """
+
+    def __init__(
+        self, do: Work, num_workers: int, num_rows: int, tell: Callable[["ProcessPool"], object]
+    ) -> None:
+        self._do, self._tell = do, lambda: tell(self)
+        self._most = 2 * num_workers  # tasks that are handed over
+        memory = mmap.mmap(-1, 32 * max(1, num_rows))
+        self.rows = np.frombuffer(memory, np.int64).reshape(-1, 4)
+        self._pool: ProcessPoolExecutor | None = None
+        if num_workers:
+            context, arguments = multiprocessing.get_context("fork"), (do, self.rows, os.getpid())
+            self._pool = ProcessPoolExecutor(num_workers, context, _serve, arguments)
+
+    def __enter__(self) -> "ProcessPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            with uninterrupted():
+                processes: Any = self._pool._processes or {}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # Python 3.14 can kill them
+                for process in list(processes.values()):
+                    process.kill()  # at once: what a job has not published does not count
+                self._pool.shutdown(cancel_futures=True)
+
+    def run(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Do the tasks, whose rows are in their order. Yield each with its result once it is done.
+
+        BrokenProcessPool if a process was killed; ResourceError R152 if one has no memory left.
+        """
+        self.rows[:] = 0
+        following = enumerate(tasks)
+        if self._pool is None:
+            for row, task in following:
+                yield task, self._do(task, self.rows[row], self._tell)
+            return
+        waiting: dict[Future[Any], Any] = {}
+        while True:
+            for row, task in islice(following, self._most - len(waiting)):
+                # A process gets no signal before it is ready.
+                with uninterrupted(), deaf_children():
+                    waiting[self._pool.submit(_attempt, task, row)] = task
+            if not waiting:
+                return
+            done, _ = wait(waiting, LOOK_S, FIRST_COMPLETED)
+            for future in done:
+                yield waiting.pop(future), future.result()
+            self._tell()
+
+
+def _serve(do: Work, rows: np.ndarray, parent: int) -> None:
+    """Prepare a worker process. Its parent alone decides what Ctrl-C and SIGTERM mean."""
+    set_all(signal.SIG_IGN)
+    keep_freed_memory()
+    # A fork would wait for OpenMP threads that it does not have; and processes are the parallelism.
+    torch.set_num_threads(1)
+    die_with_parent()
+    if os.getppid() != parent:  # the parent died before die_with_parent took effect
+        os._exit(1)
+    _served.append((do, rows))
+
+
+def _attempt(task: Any, row: int) -> Any:
+    """Do a task. Foreign errors become text, since some cannot be pickled."""
+    do, rows = _served[-1]
+    try:
+        return do(task, rows[row], lambda: None)
+    except PacelineError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # sent to the parent, which ends
+        if lacks_memory(error):
+            what = "a packing process had no memory left"
+            raise ResourceError(152, "workers", what, "use fewer workers") from None
+        fault = user_error(error)
+        if fault is None:
+            text = f"{type(error).__name__}: {words_of(error)}\n{traceback.format_exc()}"
+            fault = RuntimeError(text)
+        raise fault from None
 
 
 class PackWork(NamedTuple):
     """Everything that a process needs to do a job; ``manifest`` describes prepared records."""
 
-    packing: Packing
+    packing: packings.Packing
     manifest: Manifest
     journal: Journal
     plan: PackPlan
 
 
-def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
+def make_plan(source: RecordInput, prepare: "Preparation | None") -> PackPlan:
     """Plan the jobs from the mean size of a few evenly spread items."""
     num_items = source.manifest.num_records
     sizes: list[int] = []
@@ -89,7 +178,7 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
             sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
     item_bytes = max(1.0, sum(sizes) / max(1, len(sizes)))
     per_job = max(int(MIN_JOB_BYTES / item_bytes), -(-num_items // TARGET_JOBS))
-    reads_arrays = range_files_of(source, 0, num_items) is not None
+    reads_arrays = contract.range_files_of(source, 0, num_items) is not None
     if reads_arrays:
         per_job = min(per_job, int(ARRAY_JOB_BYTES / item_bytes))
         per_block = min(ARRAY_BLOCK_ITEMS, int(ARRAY_BLOCK_BYTES / item_bytes))
@@ -99,7 +188,7 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
     return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes, reads_arrays)
 
 
-def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
+def prepared(source: RecordInput, prepare: "Preparation | None", start: int, stop: int) -> Chunk:
     """Return the prepared records of items. An error of a single record names its item."""
     chunk = source.read(start, stop)
     if prepare is None or not chunk.keys:
@@ -162,12 +251,12 @@ def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
             return path, 0, 0
         return path, status.st_size, status.st_mtime_ns
 
-    files = range_files_of(source, start, stop)
+    files = contract.range_files_of(source, start, stop)
     if files is not None:
         name = f"{source.name(start)} and {stop - start - 1} more"
         return [(name, tuple(map(file_stamp, files)))]
     return [
-        (source.name(item), tuple(map(file_stamp, item_files_of(source, item))))
+        (source.name(item), tuple(map(file_stamp, contract.item_files_of(source, item))))
         for item in range(start, stop)
     ]
 
@@ -187,13 +276,13 @@ def _write(
     work: PackWork, number: int, stamp: str, row: Row, tell: Tell
 ) -> tuple[JobResult, np.ndarray]:
     """Write a job's file. Return the result, and the checksums: uint32 [num_records]."""
-    bad: list[BadItem] = []
+    bad: list[packings.BadItem] = []
     held: list[Chunk] | None = []
     keys: Sequence[str] | None = None  # as long as they are consecutive numbers
     row[:3] = 0
     for num_items, chunk in _read(work, number, bad, row):
         if chunk.keys and (keys or not row[1]):
-            keys = joined_keys([keys, chunk.keys] if keys else [chunk.keys])
+            keys = contract.joined_keys([keys, chunk.keys] if keys else [chunk.keys])
             keys = keys if isinstance(keys, NumberKeys) else None
         row[:3] += num_items, len(chunk.keys), chunk_bytes(chunk)
         if row[2] > HELD_BYTES:
@@ -216,7 +305,8 @@ def _write(
             for chunk in chunks:
                 if chunk.keys:
                     crcs.append(content_crcs(chunk.records, work.manifest.fields))
-                    yield with_listed_keys(chunk) if keys is None else chunk
+                    # Keys that are no range of numbers are stored as a string for each record.
+                    yield chunk._replace(keys=list(chunk.keys)) if keys is None else chunk
 
         make_writer = work.packing.make_part or work.packing.make_writer
         manifest = replace(work.manifest, num_records=num_records)
@@ -240,13 +330,8 @@ def _write(
     return result, all_crcs
 
 
-def with_listed_keys(chunk: Chunk) -> Chunk:
-    """Return the chunk with a string for each key, which a file then stores."""
-    return chunk._replace(keys=list(chunk.keys))
-
-
 def write_file(
-    make_writer: MakeWriter,
+    make_writer: packings.MakeWriter,
     path: Path,
     manifest: Manifest,
     chunks: Iterable[Chunk],
@@ -258,7 +343,7 @@ def write_file(
     """
     sampler = StatisticsSampler(manifest.fields if with_statistics else {}, manifest.num_records)
     counts = np.zeros(len(manifest.classes), np.int64)
-    writer: RecordWriter | None = None
+    writer: contract.RecordWriter | None = None
     try:
         with uninterrupted():
             writer = make_writer(
@@ -297,7 +382,9 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
     return np.bincount(labels[is_counted], minlength=num_classes)
 
 
-def _read(work: PackWork, number: int, bad: list[BadItem], row: Row) -> Iterator[tuple[int, Chunk]]:
+def _read(
+    work: PackWork, number: int, bad: list[packings.BadItem], row: Row
+) -> Iterator[tuple[int, Chunk]]:
     """Yield the number of items of each block, and their records. Add bad items to ``bad``."""
     source = work.packing.source
     items = work.plan.items(number)
@@ -312,24 +399,27 @@ def _read(work: PackWork, number: int, bad: list[BadItem], row: Row) -> Iterator
         try:
             chunk = _checked(work, start, stop)
         except DataError:
-            chunks = [_read_item(work, item, bad) for item in range(start, stop)]
-            good = [chunk for chunk in chunks if chunk is not None and chunk.keys]
-            chunk = joined(good, work.manifest.fields)
+            chunk = _read_one_by_one(work, range(start, stop), bad)
         yield stop - start, chunk
 
 
-def _read_item(work: PackWork, item: int, bad: list[BadItem]) -> Chunk | None:
-    """Return the records of an item; None for a bad one, which is raised or added to ``bad``."""
-    try:
+def _read_one_by_one(work: PackWork, items: range, bad: list[packings.BadItem]) -> Chunk:
+    """Return the records of all good items. A bad one is raised, or added to ``bad``."""
+    good: list[Chunk] = []
+    for item in items:
         try:
-            return _checked(work, item, item + 1)
-        except DataError:  # the file may have been incomplete a moment ago
-            return _checked(work, item, item + 1)
-    except DataError as error:
-        if work.packing.on_error != "skip":
-            raise
-        bad.append(bad_item(item, work.packing.source.name(item), error))
-        return None
+            try:
+                chunk = _checked(work, item, item + 1)
+            except DataError:  # the file may have been incomplete a moment ago
+                chunk = _checked(work, item, item + 1)
+        except DataError as error:
+            if work.packing.on_error != "skip":
+                raise
+            bad.append(packings.bad_item(item, work.packing.source.name(item), error))
+            continue
+        if chunk.keys:
+            good.append(chunk)
+    return joined(good, work.manifest.fields)
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
@@ -372,4 +462,30 @@ def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
             records[name] = np.concatenate(parts)
         else:
             records[name] = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
-    return Chunk(records, joined_keys([chunk.keys for chunk in chunks]))
+    return Chunk(records, contract.joined_keys([chunk.keys for chunk in chunks]))
+
+
+def as_written(records: Records) -> Records:
+    """Return records that were read as a writer takes them."""
+    written: Records = {}
+    for name, values in records.items():
+        if isinstance(values, contract.Ragged):
+            written[name] = values.arrays()
+        elif isinstance(values, Tensor):
+            written[name] = values.numpy()
+        else:
+            written[name] = list(map(bytes, values))
+    return written
+
+
+def keys_of(store: contract.RecordStore, indices: Tensor) -> Sequence[str]:
+    """Return the keys of records, whose ``indices`` ascend."""
+    first = store.manifest.first_key
+    if first is None and isinstance(store, contract.KnowsKeys):
+        return store.keys(indices)
+    if first is None or not len(indices):
+        return [store.key(index) for index in indices.tolist()]
+    keys = NumberKeys(first + int(indices[0]), first + int(indices[-1]) + 1)
+    if len(keys) == len(indices):
+        return keys
+    return [str(first + index) for index in indices.tolist()]

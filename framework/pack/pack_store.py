@@ -1,4 +1,4 @@
-"""The packing run: items in, one store out.
+"""The packing run: items in, one store out, or one per split.
 
 The bytes are the same for any number of processes, machines and interruptions.
 """
@@ -8,45 +8,40 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
+import torch
 
 from framework import __version__
 from framework.contracts.class_labels import ONE_PER_RECORD
-from framework.contracts.records import Manifest, code_of
+from framework.contracts.records import LABEL, Chunk, Manifest, Ragged, Shard, code_of
 from framework.errors import ConfigError, DataError, ResourceError, listed
 from framework.measure.host import num_cores
-from framework.pack import jobs, join
-from framework.pack.packing import (
-    JobResult,
-    Journal,
-    OnProgress,
-    Packed,
-    PackedSplit,
-    Packing,
-    PackPlan,
-    PackProgress,
-)
-from framework.pack.process_pool import ProcessPool, Row, Tell
-from framework.system.durable import FULL, PATIENCE_S, locked, move, remove_leftovers, tidied
+from framework.pack import jobs
+from framework.pack import packing as packings
+from framework.pack.jobs import ProcessPool, Row, Tell
+from framework.pack.packing import STRATIFIED, BadItem, JobResult, Journal, Packed, Packing
+from framework.store.channel_statistics import statistics_of
+from framework.store.columns import column_of
+from framework.store.file_store import digest, from_json, to_json
+from framework.store.open_store import MANIFEST, open_file, open_store
+from framework.system import durable
 
-
-def _ignore(_: PackProgress | str) -> None:
-    """Ignore progress, or a note."""
+DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a store of ours
 
 
 def pack(
     packing: Packing,
     num_workers: int | None = 0,
-    on_progress: OnProgress = _ignore,
-    on_note: Callable[[str], None] = _ignore,
+    on_progress: packings.OnProgress = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> Packed:
     """Pack a store.
 
@@ -72,7 +67,7 @@ def pack(
     start = time.perf_counter()
     for path in packing.paths.values():
         try:
-            join.check_place(Path(path))
+            check_place(Path(path))
         except OSError as error:
             what = f"cannot be used: {error.strerror}"
             raise ResourceError(101, path, what, "choose another output.path") from error
@@ -91,8 +86,32 @@ def pack(
     return replace(packed, seconds=time.perf_counter() - start)
 
 
+def check_place(path: Path) -> None:
+    """Refuse to replace anything but a store of ours, perhaps damaged. DataError D115."""
+    if path.is_symlink():
+        raise DataError(115, str(path), "is a link", "give the place it points to")
+    if not path.exists():
+        return
+    is_ours = False
+    if path.is_dir():
+        with suppress(OSError, DataError):
+            manifest = from_json(str(path), (path / MANIFEST).read_bytes())
+            names = {MANIFEST, *(shard.name for shard in manifest.shards)}
+            is_ours = set(os.listdir(path)) <= names
+    elif path.is_file():
+        try:
+            with closing(open_file(str(path))) as store:
+                is_ours = bool(store.manifest)
+        except DataError as error:
+            is_ours = error.args[0] in DAMAGED
+    if not is_ours:
+        fix = "choose another output.path, or remove it"
+        what = "is there already, and is not recognizable as a store of ours"
+        raise DataError(115, str(path), what, fix)
+
+
 def _locked(
-    path: str, ending: str, *, shared: bool = False, patience_s: float = PATIENCE_S
+    path: str, ending: str, *, shared: bool = False, patience_s: float = durable.PATIENCE_S
 ) -> AbstractContextManager[None]:
     lock = Path(f"{path}.{ending}")
     fix = "wait until it ends, stop it, or choose another output.path"
@@ -100,7 +119,7 @@ def _locked(
     def busy(holder: str) -> ResourceError:
         return ResourceError(150, str(lock), f"{holder} is packing the same output", fix)
 
-    return locked(lock, busy, shared=shared, patience_s=patience_s)
+    return durable.locked(lock, busy, shared=shared, patience_s=patience_s)
 
 
 @final
@@ -108,7 +127,10 @@ class _Run:
     """One call of ``pack``, under its locks."""
 
     def __init__(
-        self, packing: Packing, on_progress: OnProgress, on_note: Callable[[str], None]
+        self,
+        packing: Packing,
+        on_progress: packings.OnProgress,
+        on_note: Callable[[str], None],
     ) -> None:
         self.packing, self.on_progress = packing, on_progress
         self.path = Path(packing.path)
@@ -120,15 +142,15 @@ class _Run:
         with self._exclusive("begin.lock"):
             self.plan = self._begin(on_note)
         self.work = jobs.PackWork(packing, self.manifest, self.journal, self.plan)
-        self.before = PackProgress("packing", 0, 0, 0, 0, 0)  # what rows are added to
+        self.before = packings.PackProgress("packing", 0, 0, 0, 0, 0)  # what rows are added to
 
     def tidy(self) -> None:
         """Remove temporary files of ended processes: ours, or those of a killed packing."""
         stores = [Path(path) for path in self.packing.paths.values()]
         for place in (self.path, self.journal.folder, self.journal.files, *stores):
-            remove_leftovers(place)
-            tidied(place)
-            tidied(place.parent)
+            durable.remove_leftovers(place)
+            durable.tidied(place)
+            durable.tidied(place.parent)
 
     def _exclusive(self, ending: str) -> AbstractContextManager[None]:
         """Lock a step that parts must not do at the same time."""
@@ -136,21 +158,41 @@ class _Run:
             return nullcontext()
         return _locked(str(self.path), ending, patience_s=math.inf)
 
-    def _begin(self, on_note: Callable[[str], None]) -> PackPlan:
+    def _begin(self, on_note: Callable[[str], None]) -> packings.PackPlan:
         """Return the journal's plan if the same command has begun; else begin a new journal.
 
         Parts share their jobs even if nobody can tell whether the user's code is the same.
         ResourceError R154 if another command has begun, and its parts may be running.
         """
-        packing, begun = self.packing, self.journal.begun()
-        facts, code = _facts(self.manifest, packing), code_of(packing.source)
-        split = packing.split and [*map(list, packing.split.shares.items()), packing.split.by]
+        packing, begun, code = self.packing, self.journal.begun(), code_of(self.packing.source)
+        split: list[Any] | None = None
+        key_check: str | None = None  # what a key must match; "": any text; None: it need not
+        if packing.split is not None:
+            split = [*map(list, packing.split.shares.items()), packing.split.by]
+            if packing.split.field is None:
+                key_check = packing.split.pattern.pattern if packing.split.pattern else ""
+        facts = {
+            # what decides the bytes of every job, besides the items
+            "paceline": __version__,
+            "format": 3,  # of the plan and of the stamps
+            "fields": {name: asdict(field) for name, field in self.manifest.fields.items()},
+            "classes": list(self.manifest.classes),
+            "source": self.manifest.source,
+            "options": self.manifest.options,
+            "num_items": self.manifest.num_records,
+            "suffix": packing.suffix,
+            "configured": packing.configured,
+            "code": code[:2],
+            # A record whose key does not fit may be left out of a job.
+            "key_check": key_check,
+        }
+        facts = json.loads(json.dumps(facts))
         is_part = packing.part is not None
         if begun is not None:
             before = begun.get("facts", {})
             is_same = before == facts and (code.state is not None or is_part)
             if is_same and (not is_part or begun.get("split") == split):
-                return PackPlan(**begun["plan"])
+                return packings.PackPlan(**begun["plan"])
             if is_part:
                 what = "was begun by another command (other items, options, output or code)"
                 fix = "finish that one, or remove the folder when nobody needs it"
@@ -183,7 +225,7 @@ class _Run:
                 finished[number] = result
         missing = [number for number in share if number not in finished]
         resumed = sum(len(self.plan.items(number)) for number in finished)
-        self.before = PackProgress(
+        self.before = packings.PackProgress(
             "packing",
             resumed,
             sum(len(self.plan.items(number)) for number in share),
@@ -229,54 +271,49 @@ class _Run:
         )
 
     def _finish(self, workers: ProcessPool) -> Packed:
-        """Make the store if all jobs are done, by whatever process."""
+        """Make the store if all jobs are done, by whatever process. List bad items."""
         packing, journal, num_jobs = self.packing, self.journal, self.plan.num_jobs
         if journal.begun() is None:  # another part made the store while we waited
             return Packed(None)
         done = [journal.done(number) for number in range(num_jobs)]
         results = [result for result in done if result is not None]
+        resumed = self.before.resumed
         if len(results) < num_jobs:
-            waiting = num_jobs - len(results)
-            return Packed(None, waiting=waiting, resumed=self.before.resumed)
-        manifest = join.whole(self.manifest, results)
-        num_records, resumed = manifest.num_records, self.before.resumed
-        self.before = PackProgress("joining", 0, num_records, 0, 0, resumed)
-        splits: list[PackedSplit] = []
+            return Packed(None, waiting=num_jobs - len(results), resumed=resumed)
+        manifest = _with_counts(self.manifest, results)
+        num_records = manifest.num_records
+        self.before = packings.PackProgress("joining", 0, num_records, 0, 0, resumed)
+        splits: list[packings.PackedSplit] = []
         if not num_records:
             pass
         elif packing.split is not None:
-            tasks = join.split_tasks(packing.split, manifest, results, journal)
+            tasks = split_tasks(packing.split, manifest, results, journal)
             self._do(workers, tasks.values())
             # After a kill in between, the same command joins all again: the jobs' files stay.
             for name, task in tasks.items():
                 path = packing.paths[name]
-                move(task.target, Path(path))
-                splits.append(PackedSplit(name, path, task.manifest.num_records))
+                durable.move(task.target, Path(path))
+                splits.append(packings.PackedSplit(name, path, task.manifest.num_records))
         elif not packing.one_file:
-            join.put_folder(manifest, results, journal, self.path)
+            _put_folder(manifest, results, journal, self.path)
         elif packing.make_part is not None or len(results) > 1:
             target = journal.folder / f"joined{journal.suffix}"
-            self._do(workers, [join.Joining(manifest, results, target)])
-            move(target, self.path)
+            self._do(workers, [Joining(manifest, results, target)])
+            durable.move(target, self.path)
         else:
-            move(journal.file(results[0].number), self.path)
-        return self._close(results, splits)
-
-    def _close(self, results: Sequence[JobResult], splits: Sequence[PackedSplit] = ()) -> Packed:
-        """List bad items and remove the journal, since the store is at its place, if any is."""
+            durable.move(journal.file(results[0].number), self.path)
         bad = [item for job in results for item in job.bad]
-        listing = join.list_bad(self.path, bad)
-        self.journal.remove()
-        manifest = join.whole(self.manifest, results)
-        if not manifest.num_records:
+        listing = list_bad(self.path, bad)
+        journal.remove()
+        if not num_records:
             what = "its items hold no record"
             if bad:
                 what = f"all {len(bad)} items are bad, as {listing} says"
             raise DataError(150, manifest.source, what, "give something to pack")
-        num_bytes = sum(join.size_of(Path(path)) for path in self.packing.paths.values())
-        return Packed(manifest, num_bytes, self.before.resumed, bad=bad, splits=splits)
+        num_bytes = sum(size_of(Path(path)) for path in packing.paths.values())
+        return Packed(manifest, num_bytes, resumed, bad=bad, splits=splits)
 
-    def _check_space(self, plan: PackPlan, num_jobs: int) -> None:
+    def _check_space(self, plan: packings.PackPlan, num_jobs: int) -> None:
         """Raise ResourceError R151 if there is not enough space, before anything is written."""
         copied = 0
         if self.packing.one_file and (plan.num_jobs > 1 or self.packing.split is not None):
@@ -291,24 +328,6 @@ class _Run:
             what = f"packing needs about {needed:,} bytes, {free:,} are free: {missing}"
             fix = "free them, choose another output.path, or store less (pack.encode=jpeg)"
             raise ResourceError(151, str(self.path), what, fix)
-
-
-def _do_task(work: jobs.PackWork, task: Any, row: Row, tell: Tell) -> Any:
-    """Do a job or a joining. ResourceError R101 for any error of the operating system."""
-    try:
-        if isinstance(task, join.Joining):
-            return join.join(task, work.journal, work.packing.make_writer, row, tell)
-        return jobs.do_job(work, task, row, tell)
-    except (OSError, ResourceError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        is_of_writer = isinstance(error, OSError) or error.args[0] == 101
-        if not is_of_writer or not isinstance(cause, OSError) or cause.errno is None:
-            raise
-        fix = "choose another place"
-        if cause.errno in FULL:
-            fix = "free space: finished jobs are kept, and the same command resumes"
-        what = f"cannot write: {os.strerror(cause.errno)}"
-        raise ResourceError(101, str(work.journal.folder), what, fix) from error
 
 
 def _manifest(packing: Packing) -> Manifest:
@@ -340,20 +359,172 @@ def _manifest(packing: Packing) -> Manifest:
     return replace(source, fields=fields, options=options, class_counts=(), statistics={})
 
 
-def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:
-    """Return what decides the bytes of every job, besides the items, as JSON gives it back."""
-    facts = {
-        "paceline": __version__,
-        "format": 3,  # of the plan and of the stamps
-        "fields": {name: asdict(field) for name, field in manifest.fields.items()},
-        "classes": list(manifest.classes),
-        "source": manifest.source,
-        "options": manifest.options,
-        "num_items": manifest.num_records,
-        "suffix": packing.suffix,
-        "configured": packing.configured,
-        "code": code_of(packing.source)[:2],
-        # A record whose key does not fit may be left out of a job.
-        "key_check": packing.split and packing.split.key_check,
-    }
-    return json.loads(json.dumps(facts))
+def _with_counts(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
+    """Return the manifest with the counts of all jobs, and a first key if all keys follow it."""
+    counts: Any = []
+    if manifest.classes:
+        counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
+    first_key: int | None = None
+    num_records = 0
+    for job in results:
+        if job.num_records and not num_records:
+            first_key = job.first_key
+        elif job.num_records and first_key is not None and job.first_key != first_key + num_records:
+            first_key = None
+        num_records += job.num_records
+    return replace(manifest, num_records=num_records, class_counts=counts, first_key=first_key)
+
+
+class Joining(NamedTuple):
+    """The task to join the files of all jobs, or some of their records, into one store."""
+
+    manifest: Manifest
+    results: Sequence[JobResult]
+    target: Path
+    chosen: Sequence[np.ndarray] | None = None  # of each job: bool [records]; None: all
+
+
+def split_tasks(
+    rule: packings.SplitRule, manifest: Manifest, results: Sequence[JobResult], journal: Journal
+) -> dict[str, Joining]:
+    """Return the task that makes the store of each split, once all records are known.
+
+    ConfigError C244 if a split has no record.
+    """
+    hashes: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    for job in results:
+        if not job.num_records:
+            continue
+        with closing(open_store(str(journal.file(job.number)))) as store:
+            if rule.field is None:
+                keys = jobs.keys_of(store, torch.arange(job.num_records))
+                texts = rule.texts(keys, store.name(0))
+                values = [text.encode(errors="surrogateescape") for text in texts]
+            else:
+                column = column_of(store, rule.field)
+                if isinstance(column, Ragged):
+                    values = [text.tobytes() for text in column.arrays()]
+                else:
+                    values = [str(number).encode() for number in column.flatten().tolist()]
+            hashes.append(packings.hashed(values))
+            if rule.by == STRATIFIED:
+                labels.append(column_of(store, LABEL).numpy().reshape(-1))
+    splits = rule.assign(np.concatenate(hashes), np.concatenate(labels) if labels else None)
+    ends = np.cumsum([job.num_records for job in results])[:-1]
+    tasks: dict[str, Joining] = {}
+    for number, name in enumerate(rule.shares):
+        is_in = splits == number
+        words = f"{name} of {rule.words}"
+        if rule.by is not None:
+            words += f" by {rule.by}"
+        own = replace(
+            manifest,
+            num_records=int(is_in.sum()),
+            options={**manifest.options, "split": words},
+            first_key=None,  # the keys of a split have gaps
+        )
+        target = journal.folder / f"joined-{name}{journal.suffix}"
+        tasks[name] = Joining(own, results, target, np.split(is_in, ends))
+    return tasks
+
+
+def _do_task(work: jobs.PackWork, task: Any, row: Row, tell: Tell) -> Any:
+    """Do a job or a joining. ResourceError R101 for any error of the operating system."""
+    try:
+        if isinstance(task, Joining):
+            return _join(task, work.journal, work.packing.make_writer, row, tell)
+        return jobs.do_job(work, task, row, tell)
+    except (OSError, ResourceError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        is_of_writer = isinstance(error, OSError) or error.args[0] == 101
+        if not is_of_writer or not isinstance(cause, OSError) or cause.errno is None:
+            raise
+        fix = "choose another place"
+        if cause.errno in durable.FULL:
+            fix = "free space: finished jobs are kept, and the same command resumes"
+        what = f"cannot write: {os.strerror(cause.errno)}"
+        raise ResourceError(101, str(work.journal.folder), what, fix) from error
+
+
+def _join(
+    task: Joining, journal: Journal, make_writer: packings.MakeWriter, row: Row, tell: Tell
+) -> None:
+    """Stream the jobs' files into one, in order, and compare every record with its checksum.
+
+    DataError D155 for a file that was damaged meanwhile; its job is done again.
+    """
+    if task.target.is_dir():
+        shutil.rmtree(task.target)
+
+    def chunks() -> Iterator[Chunk]:
+        for place, job in enumerate(task.results):
+            indices = torch.arange(job.num_records)
+            if task.chosen is not None:
+                indices = torch.from_numpy(np.flatnonzero(task.chosen[place]))
+            if not len(indices):
+                continue
+            size = records_at_once(job.num_records, job.size_bytes, job.first_key is not None)
+            with closing(open_store(str(journal.file(job.number)))) as store:
+                for part in indices.split(size):
+                    records = store.read(part)
+                    if damaged := store.damaged(part, records):
+                        journal.note_of(job.number).unlink(missing_ok=True)
+                        what = f"{len(damaged)} records do not match their checksums any more"
+                        fix = "the same command packs them again; look at the disk"
+                        raise DataError(155, store.name(damaged[0]), what, fix)
+                    keys = jobs.keys_of(store, part)
+                    if task.manifest.first_key is None:
+                        keys = list(keys)
+                    yield Chunk(jobs.as_written(records), keys)
+                    row[1] += len(part)
+                    row[2] += job.num_bytes * len(part) // job.num_records
+                    tell()
+
+    jobs.write_file(make_writer, task.target, task.manifest, chunks(), with_statistics=True)
+
+
+def records_at_once(num_records: int, num_bytes: int, numbered: bool) -> int:
+    """Return how many records take some megabytes; ``numbered``: keys are numbers, of few bytes."""
+    most, most_bytes = (1 << 15, 2 << 20) if numbered else (4096, 8 << 20)
+    return max(1, min(most, most_bytes * num_records // max(1, num_bytes)))
+
+
+def _put_folder(
+    manifest: Manifest, results: Sequence[JobResult], journal: Journal, path: Path
+) -> None:
+    """Move the folder of the jobs' files to ``path``, once its manifest is complete."""
+    shards = [
+        Shard(
+            journal.file(job.number).name, job.num_records, job.size_bytes, job.sha256, job.digest
+        )
+        for job in results
+        if job.num_records
+    ]
+    crcs = (journal.crcs(job.number) for job in results)
+    manifest = replace(manifest, shards=shards, digest=digest(*crcs))
+    for name in set(os.listdir(journal.files)) - {shard.name for shard in shards}:
+        (journal.files / name).unlink()  # its job was done again, and has no records now
+    target = journal.files / MANIFEST
+    durable.write_text(target, to_json(manifest) + "\n")
+    with closing(open_store(str(journal.files))) as store:
+        manifest = replace(manifest, statistics=statistics_of(store))
+    durable.write_text(target, to_json(manifest) + "\n")
+    durable.move(journal.files, path)
+
+
+def list_bad(path: Path, bad: Sequence[BadItem]) -> Path:
+    """Write ``PATH.bad.jsonl``, a line per bad item, or remove it if no item is bad."""
+    listing = path.with_name(f"{path.name}.bad.jsonl")
+    if bad:
+        lines = [json.dumps(item._asdict()) + "\n" for item in sorted(bad)]
+        durable.write_text(listing, "".join(lines))
+    else:
+        listing.unlink(missing_ok=True)
+    return listing
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())

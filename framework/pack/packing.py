@@ -1,40 +1,217 @@
-"""What is packed and into what, and the journal ``OUTPUT.parts`` of its finished jobs."""
+"""What is packed and into what, the splits, and the journal ``OUTPUT.parts`` of finished jobs."""
 
+import hashlib
 import json
+import math
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest, RecordInput, RecordWriter
-from framework.errors import ConfigError, DataError
-from framework.pack.split import SplitRule
+from framework.contracts.class_labels import ONE_PER_RECORD
+from framework.contracts.records import LABEL, Field, Manifest, RecordInput, RecordWriter
+from framework.errors import ConfigError, DataError, listed
+from framework.store.values import pattern_of_group
 from framework.system.durable import temporary_name, write_bytes, write_text
 
+if TYPE_CHECKING:
+    from framework.pack.preparation import Preparation
+
 CRC = np.dtype("<u4")
+STRATIFIED = "stratified"
+SPLIT_NAME = re.compile(r"\w[\w-]*")
+NUM_HASHES = 1 << 64
+
+# Makes a writer: called with the path, and ``fields`` and ``num_records`` as keywords.
+MakeWriter = Callable[..., RecordWriter]
 
 
-class Prepare(Protocol):
-    """A change of records between reading and writing, such as ``Preparation``."""
+@final
+@dataclass(frozen=True)
+class SplitRule:
+    """How records are divided into splits, each of which becomes a store.
+
+    A hash places each record: the first 8 bytes, big-endian, of the SHA-256 of a text in UTF-8. It
+    does not depend on the order of the records, on other records, or on the machine.
+
+    Attributes:
+        shares: The share of each split by name. All shares are positive, and 1 together.
+        by: None: the hash of a record's key decides. ``stratified``: every class has the same
+            shares. The name of a field, or a regular expression whose one group is searched in the
+            key: records with the same value stay together.
+
+    Raises:
+        ConfigError: C240 for shares that are not possible, C241 for a regular expression that is
+            not.
+    """
+
+    shares: Mapping[str, float]
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        wrong = ""
+        if len(self.shares) < 2 or not all(map(SPLIT_NAME.fullmatch, self.shares)):
+            wrong = "must name at least two splits, with letters, digits, _ and -"
+        for name, share in self.shares.items():
+            if not wrong and (not isinstance(share, float) or not 0 < share < 1):
+                wrong = f"the share of {name} must be a number above 0 and below 1"
+        if not wrong and sum(self._exact) != 1:
+            wrong = f"the shares are {float(sum(self._exact)):g} together, not 1"
+        if wrong:
+            fix = "give 'pack.split={train: 0.9, val: 0.1}', for example"
+            raise ConfigError(240, f"pack.split = {self.words}", wrong, fix)
+        _ = self.pattern
 
     @property
-    def options(self) -> Mapping[str, Any]: ...
+    def words(self) -> str:
+        """The shares as on the command line, for messages."""
+        shares = ", ".join(f"{name}: {share}" for name, share in self.shares.items())
+        return f"{{{shares}}}"[:200]
 
-    def fields(self, source: RecordInput) -> dict[str, Field]: ...
+    @property
+    def _exact(self) -> list[Fraction]:
+        return [Fraction(str(share)) for share in self.shares.values()]
 
-    def __call__(self, chunk: Chunk) -> Chunk: ...
+    @cached_property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The regular expression of ``by``, if it is one."""
+        if self.by is None or "(" not in self.by:
+            return None
+        return pattern_of_group(self.by, f"pack.split_by = {self.by}", 241)
+
+    @property
+    def field(self) -> str | None:
+        """The field whose values stay together; None: the keys decide."""
+        if self.by == STRATIFIED or self.pattern is not None:
+            return None
+        return self.by
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if self.by != LABEL:
+            return ()
+        words = f"pack.split_by={LABEL} puts all records of a class into one split"
+        return (f"{words}; pack.split_by={STRATIFIED} gives each split its share of every class",)
+
+    def check_fields(self, fields: Mapping[str, Field]) -> None:
+        """Check that the records have the field that decides. ConfigError C242."""
+        where = f"pack.split_by = {self.by}"
+        whole = [
+            name
+            for name, field in fields.items()
+            if field.encoding == "raw"
+            and field.shape in ONE_PER_RECORD
+            and np.dtype(field.dtype).kind in "biu"
+        ]
+        if self.by == STRATIFIED and LABEL not in whole:
+            what = "needs a field label with one whole number per record"
+            fix = "leave it out, or name a field whose values stay together"
+            raise ConfigError(242, where, what, fix)
+        known = [name for name, field in fields.items() if field.kind == "text" or name in whole]
+        if self.field is not None and self.field not in known:
+            what = "does not name a field with a text or a whole number per record"
+            choices = f"{listed(known)}, {STRATIFIED}," if known else STRATIFIED
+            fix = f"choose {choices} or a regular expression with one group, such as '/(p[0-9]+)_'"
+            raise ConfigError(242, where, what, fix)
+
+    def texts(self, keys: Sequence[str], where: str) -> list[str]:
+        """Return what is hashed of each record: its key, or the part that the pattern finds.
+
+        DataError D243, at ``where``, for a record without a key, or in whose key nothing is found.
+        """
+        if "" in keys:
+            fix = "set pack.split_by to a field"
+            raise DataError(243, where, "has no key that could choose its split", fix)
+        if self.pattern is None:
+            return list(keys)
+        texts: list[str] = []
+        for key in keys:
+            match = self.pattern.search(key)
+            if match is None or not match.group(1):
+                what = f"pack.split_by = {self.by} finds nothing in the key {key!r}"
+                raise DataError(243, where, what, "correct it, or remove the item")
+            texts.append(match.group(1))
+        return texts
+
+    def assign(self, hashes: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+        """Return the number of each record's split: int64 [n].
+
+        ``hashes`` are those of ``hashed``; ``labels``, integers [n], are for ``by=stratified``
+        alone. ConfigError C244 if a split has no record.
+        """
+        cuts = list(accumulate(self._exact))[:-1]
+        if self.by is None:
+            splits = by_hash(cuts, hashes)
+        elif labels is None:
+            splits = by_groups(cuts, hashes)
+        else:
+            splits = _by_classes(self._exact, hashes, labels)
+        missing = set(range(len(self.shares))) - set(np.unique(splits).tolist())
+        if missing:
+            name = list(self.shares)[min(missing)]
+            values = "keys" if self.by in (None, STRATIFIED) else f"values of {self.by}"
+            num_values = len(np.unique(hashes))
+            what = f"{name} has no record: {len(hashes):,} records have {num_values:,} {values}"
+            fix = f"give {name} a larger share; what has been read is kept"
+            raise ConfigError(244, f"pack.split = {self.words}", what, fix)
+        return splits
 
 
-class MakeWriter(Protocol):
-    """A writer's class, or a function with the same arguments."""
+def hashed(texts: Iterable[bytes]) -> np.ndarray:
+    """Return the hash of each text: uint64 [n]."""
+    heads = b"".join(hashlib.sha256(text).digest()[:8] for text in texts)
+    return np.frombuffer(heads, ">u8").astype(np.uint64)
 
-    def __call__(
-        self, path: str, *, fields: Mapping[str, Field], num_records: int
-    ) -> RecordWriter: ...
+
+def by_hash(cuts: Sequence[Fraction], hashes: np.ndarray) -> np.ndarray:
+    """Return the split in which each hash, divided by 2**64, lies: int64 [n]."""
+    limits = [min(math.ceil(cut * NUM_HASHES), NUM_HASHES - 1) for cut in cuts]
+    return np.searchsorted(np.array(limits, np.uint64), hashes, side="right")
+
+
+def by_groups(cuts: Sequence[Fraction], hashes: np.ndarray) -> np.ndarray:
+    """Return the split of each record: int64 [n]. Records with one hash are a group.
+
+    The records lie on a line in the order of their hashes, which the cuts divide. A group goes to
+    the split in which its middle lies. So each cut misses its place by at most half a group.
+    """
+    _, places, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
+    middles = 2 * sizes.cumsum() - sizes  # in half records
+    limits = [math.ceil(cut * 2 * len(hashes)) for cut in cuts]
+    return np.searchsorted(limits, middles, side="right")[places]
+
+
+def _by_classes(shares: Sequence[Fraction], hashes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the split of each record: int64 [n].
+
+    The records of a class, in the order of their hashes, go to the splits in turn. Each gets its
+    exact share, rounded up or down: up where most is lacking after the classes before. So the sums
+    over many small classes are near their shares, too.
+    """
+    splits = np.empty(len(labels), np.int64)
+    order = np.lexsort((hashes, labels))
+    lacks = [Fraction(0) for _ in shares]
+    start = 0
+    for size in np.unique(labels, return_counts=True)[1].tolist():
+        counts = [math.floor(size * share) for share in shares]
+        inexact = [n for n, share in enumerate(shares) if size * share != counts[n]]
+        for n in inexact:
+            lacks[n] += size * shares[n] - counts[n]
+        inexact.sort(key=lacks.__getitem__, reverse=True)
+        for n in inexact[: size - sum(counts)]:
+            counts[n] += 1
+            lacks[n] -= 1
+        splits[order[start : start + size]] = np.repeat(np.arange(len(shares)), counts)
+        start += size
+    return splits
 
 
 @dataclass(frozen=True)
@@ -63,7 +240,7 @@ class Packing:
     source: RecordInput
     make_writer: MakeWriter
     path: str
-    prepare: Prepare | None = None
+    prepare: "Preparation | None" = None
     on_error: str = "fail"
     one_file: bool = True
     part: int | None = None
@@ -93,10 +270,17 @@ class Packing:
 
     @property
     def paths(self) -> dict[str, str]:
-        """The path of each store by the name of its split, which is empty without splits."""
+        """The path of each store by the name of its split, which is empty without splits.
+
+        ``a.h5`` has the splits ``a-train.h5`` and ``a-val.h5``, for example.
+        """
         if self.split is None:
             return {"": self.path}
-        return {name: self.split.path(self.path, name) for name in self.split.shares}
+        whole = Path(self.path)
+        return {
+            name: str(whole.with_name(f"{whole.stem}-{name}{whole.suffix}"))
+            for name in self.split.shares
+        }
 
 
 @dataclass(frozen=True)
@@ -196,6 +380,10 @@ class Journal:
     def file(self, number: int) -> Path:
         return self.files / f"{number:06d}{self.suffix}"
 
+    def note_of(self, number: int) -> Path:
+        """Return the path of a job's note. Without it, the job is done again."""
+        return self.folder / f"{number:06d}.job"
+
     def begin(self, facts: Mapping[str, Any]) -> None:
         """Write down ``facts``, which decide the bytes of every job."""
         write_text(self.folder / "job.json", json.dumps(facts))
@@ -212,32 +400,28 @@ class Journal:
     def note(self, result: JobResult, crcs: np.ndarray) -> None:
         """Write down a finished job, and the checksums of its records: uint32 [num_records]."""
         line = json.dumps(asdict(result)).encode("ascii") + b"\n"  # names may hold any bytes
-        write_bytes(self._note(result.number), line + crcs.astype(CRC).tobytes())
+        write_bytes(self.note_of(result.number), line + crcs.astype(CRC).tobytes())
 
     def crcs(self, number: int) -> np.ndarray:
         """Return the checksums that ``note`` wrote down."""
-        with open(self._note(number), "rb") as file:
+        with open(self.note_of(number), "rb") as file:
             file.readline()
             return np.frombuffer(file.read(), CRC)
 
     def done(self, number: int) -> JobResult | None:
         """Return the result of a job whose file is there in the noted size."""
         try:
-            with open(self._note(number), "rb") as file:
+            with open(self.note_of(number), "rb") as file:
                 note: dict[str, Any] = json.loads(file.readline())
             bad: Any = [BadItem(*words) for words in note.pop("bad")]
             result = JobResult(**note, bad=bad)
         except (OSError, ValueError, TypeError, KeyError):
             return None
+        file = self.file(number)
         if result.num_records == 0:
             return result
-        file = self.file(number)
         is_whole = file.is_file() and os.path.getsize(file) == result.size_bytes
         return result if is_whole else None
-
-    def forget(self, number: int) -> None:
-        """Remove a job's note, so that the job is done again."""
-        self._note(number).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the folder. It is renamed first, so that a half removed one is never resumed."""
@@ -245,6 +429,3 @@ class Journal:
             doomed = temporary_name(self.folder)
             os.rename(self.folder, doomed)
             shutil.rmtree(doomed, ignore_errors=True)
-
-    def _note(self, number: int) -> Path:
-        return self.folder / f"{number:06d}.job"

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from framework.contracts.records import RecordStore, Shard
 from framework.errors import DataError, ResourceError
-from framework.pack.jobs import file_sha256
-from framework.pack.join import records_at_once, size_of
+from framework.pack.jobs import ProcessPool, Row, Tell, file_sha256
+from framework.pack.pack_store import records_at_once, size_of
 from framework.pack.packing import OnProgress, PackProgress
-from framework.pack.process_pool import ProcessPool, Row, Tell
 from framework.store.file_store import content_crcs, digest
 from framework.store.open_store import open_store
 

@@ -13,7 +13,7 @@ from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.media.decode import decode
-from framework.pack.images import Preparation
+from framework.pack.preparation import Preparation
 from framework.store.folder_store import FolderStore
 
 FIELDS = {"image": Field("uint8", (1, None, None), "image")}

@@ -12,9 +12,9 @@ from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.errors import DataError
 from framework.input.folder import FolderInput
-from framework.pack.images import Preparation
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
+from framework.pack.preparation import Preparation
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from tests.cli.command import is_one_error_line, paceline

@@ -18,9 +18,9 @@ from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
 from framework.media.sound_file import read_sound
 from framework.media.video_file import joined_files
-from framework.pack.images import Preparation
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
+from framework.pack.preparation import Preparation
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store
@@ -35,7 +35,7 @@ from tests.conftest import make_context, write_store
 from tests.contract.cases import WAYS, jpeg, micros
 from tests.media.test_sound_file import sound
 from tests.media.test_video_file import numbers_of
-from tests.pack.test_recordings import packed, pixels_of
+from tests.pack.test_preparation import packed, pixels_of
 
 SOURCES = {"x.h5": hdf5_source, "x.lmdb": lmdb_source}
 PAIR = VideoWindow(2, 1)  # of frames

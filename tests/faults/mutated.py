@@ -33,9 +33,9 @@ from framework.media.decode import (
     window_pixels,
 )
 from framework.media.header import BadImage
-from framework.pack.images import Preparation
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
+from framework.pack.preparation import Preparation
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore
 from framework.train.checkpoint import (

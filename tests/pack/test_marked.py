@@ -6,8 +6,8 @@ import pytest
 from framework.contracts.records import IGNORE, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError
 from framework.media.decode import decode_labels, encode_png
-from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput
+from framework.pack.preparation import Preparation
 from tests.contract.cases import jpeg, label_map, pixels
 from tests.media.test_decode import png
 

@@ -1,6 +1,7 @@
 import contextlib
 import functools
 import importlib.util
+import json
 import multiprocessing
 import os
 import re
@@ -10,8 +11,11 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
+import h5py
+import lmdb
 import numpy as np
 import pytest
 import torch
@@ -20,12 +24,14 @@ from framework.errors import ConfigError, DataError, ResourceError
 from framework.input.arrays import ArraysInput
 from framework.input.dataset import DatasetInput
 from framework.input.function import FunctionInput
-from framework.pack import jobs, join, pack_store
+from framework.pack import jobs, pack_store
 from framework.pack import packing as journal
 from framework.pack.marked import MarkedInput
-from framework.pack.pack_store import pack
+from framework.pack.pack_store import list_bad, pack
+from framework.pack.packing import BadItem
 from framework.pack.verify_store import verify
 from framework.store.open_store import open_store
+from framework.system import durable
 from tests.conftest import make_records, write_store
 from tests.forks import forked
 from tests.input.inputs import COUNT, Input, content, packing
@@ -129,10 +135,10 @@ POINTS = {
     "after a job's file, before its note": (jobs, "file_sha256", 2),
     "before the first note": (journal, "write_bytes", -1),
     "after the third note": (journal, "write_bytes", 3),
-    "before the finish": (pack_store, "move", -1),
-    "after the store has its name": (pack_store, "move", 1),
-    "in the middle of joining": (join, "keys_of", 2),
-    "before the manifest of the folder": (join, "to_json", 1),
+    "before the finish": (durable, "move", -1),
+    "after the store has its name": (durable, "move", 1),
+    "in the middle of joining": (jobs, "keys_of", 2),
+    "before the manifest of the folder": (pack_store, "to_json", 1),
 }
 
 
@@ -171,7 +177,7 @@ def test_an_item_that_has_changed_since_is_read_again():
     for number in range(7):
         Path(f"files/{number}").write_text("old")
     source = Files()
-    in_child(lambda: packed_until("x.h5", True, pack_store, "move", -1, source))
+    in_child(lambda: packed_until("x.h5", True, durable, "move", -1, source))
     assert Path("x.h5.parts").is_dir()
     Path("files/3").write_text("newer")
     assert pack(packing(source=source)).resumed == 0
@@ -343,7 +349,7 @@ def test_a_file_or_folder_takes_the_place_of_either(before, after):
 
 
 def test_a_damaged_file_of_a_finished_job_is_found_when_joining():
-    in_child(packed_until, "x.h5", True, pack_store, "move", -1)
+    in_child(packed_until, "x.h5", True, durable, "move", -1)
     file = Path("x.h5.parts/files/000001.h5")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -394,6 +400,90 @@ def test_arrays_packed_as_vectors_are_those_packed_one_by_one(
     assert new.damaged(every, records) == []
     assert all(new.key(index) == old.key(index) for index in range(0, 10_000, 97))
     assert verify(path, 0, lambda _: None).findings == []
+
+
+def test_bad_items_are_listed_in_order_whatever_their_names():
+    bad = [BadItem(7, "b\udcff\n", "D106", "broken"), BadItem(2, "ü", "D106", "empty")]
+    listing = list_bad(Path("x.h5"), bad)
+    assert [
+        json.loads(line)["item"] for line in listing.read_text(encoding="ascii").splitlines()
+    ] == [2, 7]
+    assert not list_bad(Path("x.h5"), []).exists()
+
+
+@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+def test_a_folders_manifest_names_its_files_with_their_checksums(path):
+    packed = pack(packing(path, one_file=False))
+    shards = open_store(path).manifest.shards
+    assert (
+        sum(shard.size_bytes for shard in shards) + (Path(path) / "manifest.json").stat().st_size
+        == packed.num_bytes
+    )
+    assert len({shard.sha256 for shard in shards}) == len(shards) > 1
+
+
+def _stand(kind):
+    """Put something at x.h5 that somebody may want back."""
+    path = Path("x.h5")
+    if kind == "folder":
+        path.mkdir()
+        (path / "photo.jpg").write_bytes(b"mine")
+    elif kind == "link":
+        Path("other.h5").write_bytes(b"mine")
+        path.symlink_to("other.h5")
+    elif kind in ("hdf5", "truncated hdf5"):
+        with h5py.File(path, "w") as file:
+            file["x"] = [1] * 1000
+        if kind == "truncated hdf5":
+            path.write_bytes(path.read_bytes()[:4000])
+    elif kind == "lmdb with named databases":
+        with (
+            lmdb.open(str(path), subdir=False, max_dbs=1, lock=False) as environment,
+            environment.begin(environment.open_db(b"images"), write=True) as transaction,
+        ):
+            transaction.put(b"photo", b"mine")
+    else:
+        path.write_bytes(b"mine")
+
+
+STANDS = ["folder", "link", "hdf5", "truncated hdf5", "lmdb with named databases", "file"]
+
+
+@pytest.mark.parametrize("kind", STANDS)
+def test_what_is_no_store_of_ours_is_not_replaced(kind):
+    _stand(kind)
+    before = sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
+    with pytest.raises(DataError, match=r"D115.*x\.h5"):
+        pack(packing("x.h5"))
+    assert (
+        sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
+        == before
+    )
+
+
+@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+def test_a_damaged_store_is_replaced_if_its_manifest_is_found(path):
+    pack(packing(path))
+    whole_file = Path(path).read_bytes()
+    damaged = whole_file.replace(b'"source": "memory"', b'"source": "Memory"')
+    Path(path).write_bytes(damaged)
+    pack(packing(path))
+    assert Path(path).read_bytes() == whole_file != damaged
+
+
+def peak_bytes(count):
+    """Return the memory that packing an array of so many numbers takes at most."""
+    np.save("x.npy", np.zeros(count, np.float32))
+    tracemalloc.start()
+    pack(packing(source=ArraysInput("x.npy", None)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_does_not_grow_with_the_number_of_records(monkeypatch):
+    monkeypatch.setattr(jobs, "ARRAY_JOB_BYTES", 1 << 20)
+    assert peak_bytes(2 << 20) < peak_bytes(1 << 19) + (1 << 20)
 
 
 # ---------------------------------------------------------------------------------- the user's code

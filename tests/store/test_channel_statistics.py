@@ -5,8 +5,8 @@ import pytest
 
 from framework.contracts.records import ChannelStatistics, Field
 from framework.input.folder import FolderInput
-from framework.pack.images import Preparation
 from framework.pack.pack_store import pack
+from framework.pack.preparation import Preparation
 from framework.store import channel_statistics
 from framework.store.channel_statistics import (
     NUM_RECORDS,

@@ -19,7 +19,8 @@ from framework.errors import PacelineError
 from framework.input import folder, store
 from framework.measure.statistics import LEAST_GAIN, Pairs, take_turns
 from framework.order.permutation import permutation
-from framework.pack import images, jobs, pack_store, packing
+from framework.pack import jobs, pack_store, packing
+from framework.pack.preparation import Preparation
 from framework.store import hdf5_store, lmdb_store
 from framework.system.stopping import scratch_folder
 
@@ -227,7 +228,7 @@ def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tupl
     Return the seconds to pack a record, and the bytes of a packed one.
     """
     source = _input(repack, repack.targets["train"][0])
-    prepare = images.Preparation(**repack.options)
+    prepare = Preparation(**repack.options)
     fields = prepare.fields(source)
     num_records = source.manifest.num_records
     starts = permutation(-(-num_records // RUN), 0, 0).tolist()
@@ -261,9 +262,7 @@ def pack_all(repack: Repack) -> None:
     for path, target in repack.paths.values():
         source = _input(repack, path)
         pack_store.pack(
-            packing.Packing(
-                source, WRITERS[repack.output], target, images.Preparation(**repack.options)
-            ),
+            packing.Packing(source, WRITERS[repack.output], target, Preparation(**repack.options)),
             None,
         )
 

@@ -46,7 +46,7 @@ from framework.data.source import UNEVEN
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.media.decode import encode_png
 from framework.pack.jobs import file_sha256, hash_of, make_plan, stamps
-from framework.pack.join import list_bad
+from framework.pack.pack_store import list_bad
 from framework.pack.packing import BadItem, Journal
 from framework.store.folder_store import LONGEST_NAME
 from framework.system.durable import locked, reach, remove_leftovers, sync, tidied, write_text

@@ -17,7 +17,7 @@ from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case
-from tests.pack.test_recordings import packed, pixels_of
+from tests.pack.test_preparation import packed, pixels_of
 
 
 def _close_with(manifest, records):

@@ -1,34 +1,28 @@
-"""The preparation of images for a store: check, turn upright, scale, re-encode.
+"""The preparation of records for a store.
 
-Images are decoded by the one rule of ``framework.media.decode``.
+Images are checked, turned upright, scaled and encoded, and decoded by the one rule of
+``framework.media.decode``. Sounds get one rate and one number of channels. Each frame of a video is
+prepared as an image.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from framework.contracts.records import Chunk, Field, RecordInput
+from framework.contracts.records import Chunk, Field, RecordInput, Records
 from framework.errors import ConfigError, DataError
-from framework.media.decode import (
-    LARGEST,
-    MAX_PIXELS,
-    accepted_header,
-    convert,
-    decode_deep,
-    decode_labels,
-    decode_shrunk,
-    encode_jpeg,
-    encode_png,
-    refuse_colors,
-)
+from framework.media import decode as decoding
+from framework.media import video_file
+from framework.media.decode import LARGEST, MAX_PIXELS, accepted_header, convert
 from framework.media.header import BadImage
 from framework.media.scale import moved_boxes, moved_points, scale, scale_labels
+from framework.media.sound_file import BadSound, checked_header, resampled
 from framework.pack.jobs import item_error
-from framework.pack.recordings import SoundRates, VideoFrames
 from framework.transform.resize import centered
 
 T = TypeVar("T")
@@ -42,6 +36,7 @@ USUAL = {
     "max_pixels": MAX_PIXELS,
 }
 TRIES = 100  # items that may be bad before the first readable image
+MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
 
 
 @final
@@ -60,8 +55,8 @@ class _Settled:
     images: dict[str, Field]
     followers: dict[str, str]
     sampled: set[str]
-    sounds: SoundRates | None
-    videos: VideoFrames | None
+    sounds: "SoundRates | None"
+    videos: "VideoFrames | None"
 
 
 @final
@@ -264,10 +259,8 @@ class Preparation:
         for change in (settled.sounds, settled.videos):
             if change is not None:
                 records |= change(chunk)
-        if (self.resize, self.max_side, self.size) != (None, None, None):
-            sizes: list[tuple[int, int]] = []
-            if settled.followers:
-                sizes = [self._size(chunk, number) for number in range(len(chunk.keys))]
+        if (self.resize, self.max_side, self.size) != (None, None, None) and settled.followers:
+            sizes = [self._size(chunk, number) for number in range(len(chunk.keys))]
             for name, kind in settled.followers.items():
                 records[name] = self._moved(chunk.records[name], kind, sizes)
         return Chunk(records, chunk.keys)
@@ -276,16 +269,6 @@ class Preparation:
     def _settled(self) -> _Settled:
         assert self.settled is not None, "fields() comes first"
         return self.settled
-
-    def _moved(self, values: Any, kind: str, sizes: Sequence[tuple[int, int]]) -> Any:
-        """Return boxes or points in the pixels of their scaled images, whose ``sizes`` were."""
-        move = moved_boxes if kind == "boxes" else moved_points
-        moved: list[np.ndarray] = []
-        for rows, size in zip(values, sizes, strict=True):
-            flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
-            windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
-            moved.append(move(flat, windows, self.scaled_size(size)).numpy().reshape(rows.shape))
-        return np.stack(moved) if isinstance(values, np.ndarray) else moved
 
     def _size(self, chunk: Chunk, number: int) -> tuple[int, int]:
         """Return (height, width) of the first image of a record. DataError D106."""
@@ -299,13 +282,33 @@ class Preparation:
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
 
+    def _moved(self, values: Any, kind: str, sizes: Sequence[tuple[int, int]]) -> Any:
+        """Return boxes or points in the pixels of their scaled images, whose ``sizes`` were."""
+        move = moved_boxes if kind == "boxes" else moved_points
+        moved: list[np.ndarray] = []
+        for rows, size in zip(values, sizes, strict=True):
+            flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
+            windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
+            moved.append(move(flat, windows, self.scaled_size(size)).numpy().reshape(rows.shape))
+        return np.stack(moved) if isinstance(values, np.ndarray) else moved
+
     def _values(self, chunk: Chunk, name: str) -> Any:
         """Return all images of a field. DataError D107 if the shapes of arrays differ."""
-        target, numbers = self._settled.images[name], range(len(chunk.keys))
+        settled, values, numbers = self._settled, chunk.records[name], range(len(chunk.keys))
+        target = settled.images[name]
         if self.encode == "keep" and target.encoding == "image":
-            for number in numbers:
-                self._check(chunk, name, number)
-            return chunk.records[name]
+            # A JPEG is decoded at 1/8, which reads the whole file.
+            for data, key in zip(values, chunk.keys, strict=True):
+                try:
+                    if target.kind == "labels":
+                        decoding.decode_labels(data, self.max_pixels)
+                        continue
+                    decoding.decode_shrunk(data, target.shape[0] or 3, (1, 1), self.max_pixels)
+                    if name in settled.sampled:
+                        decoding.refuse_colors(data, key, self.max_pixels)
+                except BadImage as error:
+                    raise _bad(key, name, error) from error
+            return values
         if target.encoding == "image":
             pixels = (self._pixels(chunk, name, number) for number in numbers)
             return [self.encoded(planes.transpose(2, 0, 1)) for planes in pixels]
@@ -315,30 +318,15 @@ class Preparation:
         for number in numbers:
             image = self._pixels(chunk, name, number).transpose(2, 0, 1)
             if image.shape != target.shape:
-                what = f"{name} is {_text(image.shape)}, the first {_text(target.shape)}"
-                fix = "set pack.size=[height,width], or pack.encode=jpeg or png"
-                raise DataError(107, chunk.keys[number], what, fix)
+                raise _bad_shape(chunk.keys[number], name, image.shape, target.shape)
             arrays[number] = image
         return stored
 
     def encoded(self, planes: np.ndarray) -> bytes:
         """Return pixels [C, H, W] as an image file: PNG if that is chosen, else JPEG."""
         if self.encode == "png":
-            return encode_png(planes)
-        return encode_jpeg(planes, self.quality or QUALITY)
-
-    def _check(self, chunk: Chunk, name: str, number: int) -> None:
-        """Decode an image whose bytes are kept; a JPEG at 1/8, which reads the whole file."""
-        data, target = chunk.records[name][number], self._settled.images[name]
-        try:
-            if target.kind == "labels":
-                decode_labels(data, self.max_pixels)
-                return
-            decode_shrunk(data, target.shape[0] or 3, (1, 1), self.max_pixels)
-            if name in self._settled.sampled:
-                refuse_colors(data, chunk.keys[number], self.max_pixels)
-        except BadImage as error:
-            raise _bad(chunk.keys[number], name, error) from error
+            return decoding.encode_png(planes)
+        return decoding.encode_jpeg(planes, self.quality or QUALITY)
 
     def _pixels(self, chunk: Chunk, name: str, number: int) -> np.ndarray:
         """Return an image, upright and scaled: uint8 or uint16 [h, w, C]."""
@@ -352,12 +340,12 @@ class Preparation:
                 image = convert(np.ascontiguousarray(value), channels)
                 full_size = image.shape[:2]
             elif is_map:
-                image = decode_labels(value, self.max_pixels)
+                image = decoding.decode_labels(value, self.max_pixels)
                 full_size = image.shape[:2]
             else:
                 image, full_size = self._decoded(value, channels)
                 if name in self._settled.sampled:
-                    refuse_colors(value, chunk.keys[number], self.max_pixels)
+                    decoding.refuse_colors(value, chunk.keys[number], self.max_pixels)
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
         return self.scaled(image, full_size, is_map)
@@ -366,7 +354,7 @@ class Preparation:
         """Return the image, no smaller than its result is to be, and its full size."""
         header = accepted_header(data, self.max_pixels, deepest=8 if self.bit_depth is None else 16)
         if header.bit_depth == 16:
-            image = decode_deep(data, channels, self.max_pixels)
+            image = decoding.decode_deep(data, channels, self.max_pixels)
             if self.bit_depth == 8:
                 image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)
             return image, header.size
@@ -374,7 +362,7 @@ class Preparation:
         wanted = self.scaled_size(header.size)
         _, _, window_height, window_width = self._window(header.size)
         least = -(-height * wanted[0] // window_height), -(-width * wanted[1] // window_width)
-        return decode_shrunk(data, channels, least, self.max_pixels), header.size
+        return decoding.decode_shrunk(data, channels, least, self.max_pixels), header.size
 
     def _window(self, size: tuple[int, ...]) -> tuple[int, int, int, int]:
         """Return (top, left, height, width) of what is kept of an image of this size."""
@@ -419,5 +407,153 @@ def _bad(key: str, name: str, error: BadImage) -> DataError:
     return DataError(106, key, f"{name} is not a readable image ({error})", "correct or remove it")
 
 
-def _text(shape: Sequence[int | None]) -> str:
-    return "x".join(map(str, shape))
+def _bad_shape(key: str, name: str, shape: Sequence[int], first: Sequence[int | None]) -> DataError:
+    sizes = ["x".join(map(str, sides)) for sides in (shape, first)]
+    fix = "set pack.size=[height,width], or pack.encode=jpeg or png"
+    return DataError(107, key, f"{name} is {sizes[0]}, the first {sizes[1]}", fix)
+
+
+@final
+class SoundRates:
+    """A pure, picklable change of sounds, which are decoded once to find damage.
+
+    ``rate`` is what all become, in Hz; None: all must have that of ``first``, whose number of
+    channels all need.
+    """
+
+    def __init__(self, names: Sequence[str], rate: int | None, first: Chunk) -> None:
+        self.names, self.rate = names, rate
+        data, where = first.records[names[0]][0], f"{first.keys[0]}: {names[0]}"
+        try:
+            self.first = checked_header(data)
+        except BadSound as error:
+            raise _bad_sound(where, error) from error
+        self.stored_rate = rate or self.first.rate  # in Hz
+
+    def __call__(self, chunk: Chunk) -> Records:
+        """Return the fields. DataError D181 for a file that is not readable, D180 for others."""
+        records: Records = {}
+        for name in self.names:
+            pairs = zip(chunk.records[name], chunk.keys, strict=True)
+            records[name] = [self._prepared(data, f"{key}: {name}") for data, key in pairs]
+        return records
+
+    def _prepared(self, data: Any, where: str) -> Any:
+        try:
+            header = checked_header(data)
+            if header.channels != self.first.channels:
+                what = f"has {header.channels} channels, the first has {self.first.channels}"
+                raise DataError(180, where, what, "pack files with as many channels")
+            if header.rate == self.stored_rate:
+                return data
+            if self.rate is None:
+                what = f"has {header.rate} samples per second, the first has {self.first.rate}"
+                raise DataError(180, where, what, f"add pack.rate={self.first.rate}")
+            return np.frombuffer(resampled(data, self.rate), np.uint8)
+        except BadSound as error:
+            raise _bad_sound(where, error) from error
+
+
+def _bad_sound(where: str, error: BadSound) -> DataError:
+    what = f"not a readable WAV or FLAC file ({error})"
+    return DataError(181, where, what, "correct or remove it")
+
+
+@final
+class VideoFrames:
+    """A pure, picklable change of videos, or of packed frames, into frames as ``images`` has them.
+
+    ``channels`` and ``frame_rate`` may be None: as in the input.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        images: Preparation,
+        channels: int | None,
+        frame_rate: float | None,
+    ) -> None:
+        self.given = fields
+        self.images = images
+        self.rate: Fraction | None = None
+        if frame_rate is not None:
+            self.rate = Fraction(str(frame_rate))
+        self.stored: dict[str, Field] = {}
+        for name, own in fields.items():
+            height, width = own.shape[1:3]
+            size: tuple[int | None, int | None] = (None, None)  # raw frames of files: not yet
+            if images.encode not in ("jpeg", "png") and height and width:
+                size = images.scaled_size((height, width))
+            self.stored[name] = replace(own, shape=(None, *size, channels or own.shape[3]))
+
+    @property
+    def lack_size(self) -> bool:
+        """Whether ``set_size`` must come first."""
+        shapes = [field.shape[1:] for field in self.stored.values()]
+        return self.images.encode == "raw" and any(None in shape for shape in shapes)
+
+    def set_size(self, chunk: Chunk) -> None:
+        """Set the size of raw frames: that of the first ones in the chunk. DataError D260."""
+        for name, stored in self.stored.items():
+            first = next(self._frames(chunk.records[name][0], chunk.keys[0], name))
+            self.stored[name] = replace(stored, shape=(None, *first.shape))
+
+    def __call__(self, chunk: Chunk) -> Records:
+        """Return the fields. DataError D260 for a video that is not readable, D107 for a size."""
+        records: Records = {}
+        for name in self.given:
+            pairs = zip(chunk.records[name], chunk.keys, strict=True)
+            records[name] = [self._value(data, key, name) for data, key in pairs]
+        return records
+
+    def _value(self, data: Any, key: str, name: str) -> Any:
+        stored = self.stored[name]
+        are_files = None in stored.shape[1:]
+        is_kept = self.images.encode == "keep" or not are_files
+        is_kept = is_kept and self.rate is None  # else ``_frames`` refuses packed frames
+        if is_kept and self.given[name] == stored and _are_frames(data, stored):
+            return data
+        parts: list[bytes] = []
+        total = 0
+        for frame in self._frames(data, key, name):
+            if are_files:
+                parts.append(self.images.encoded(frame.transpose(2, 0, 1)))
+            else:
+                if frame.shape != stored.row_shape:
+                    raise _bad_shape(key, name, frame.shape, stored.row_shape)
+                parts.append(frame.tobytes())
+            total += len(parts[-1])
+            if total > MOST_BYTES:
+                why = "its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size"
+                raise _bad_video(key, name, why)
+        return video_file.joined_files(parts) if are_files else b"".join(parts)
+
+    def _frames(self, data: Any, key: str, name: str) -> Iterator[np.ndarray]:
+        """Yield the prepared frames: uint8 [H, W, C]. DataError D260."""
+        field, channels = self.given[name], self.stored[name].shape[3] or 3
+        max_pixels = self.images.max_pixels
+        try:
+            if not _are_frames(data, field):
+                frames: Any = video_file.video_frames(data, self.rate, max_pixels)
+            elif self.rate is not None:
+                raise video_file.BadVideo("packed frames have no times: leave pack.frame_rate out")
+            else:
+                frames = video_file.frames_of(data, field)
+            for frame in frames:
+                pixels = frame
+                if not isinstance(frame, np.ndarray):
+                    pixels = decoding.decode(frame, field.shape[3] or 3, max_pixels)
+                pixels = convert(pixels, channels)
+                yield self.images.scaled(pixels, pixels.shape[:2])
+        except (video_file.BadVideo, video_file.BadFrames, BadImage) as error:
+            raise _bad_video(key, name, error) from error
+
+
+def _are_frames(data: Any, field: Field) -> bool:
+    """Return whether a value holds frames already, and is no video file."""
+    return None not in field.shape[1:] or video_file.holds_files(data)
+
+
+def _bad_video(key: str, name: str, why: object) -> DataError:
+    what = f"{name} is not a readable video ({why})"
+    return DataError(260, key, what, "correct or remove it")
