@@ -1,6 +1,6 @@
 """Draw the charts of the page: relative times, spans of a step, and learning curves.
 
-A chart is 420 units wide: readable on a phone, and two fit beside each other on a screen.
+A chart is 420 units wide: readable on a phone, and two fit next to each other on a screen.
 """
 
 import io
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,8 +20,7 @@ from matplotlib.lines import Line2D
 
 from framework.cli import pages
 from framework.cli.tables import rate, seconds, share, time_unit, times
-from framework.commands.report.page_values import Relative
-from framework.commands.report.recorded_runs import RecordedRun, is_validation
+from framework.commands.report.recorded_runs import RecordedRun, RelativeTimes, is_validation
 from framework.contracts.span import ALL_SPANS, IDLE
 
 WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
@@ -50,44 +50,77 @@ class Chart(NamedTuple):
     name: str
     title: str
     caption: str
-    svg: str  # an element for the page, in which all foreign text is escaped
+    svg: Markup  # an element for the page, in which all foreign text is escaped
     png: bytes | None
 
 
-def draw_charts(
-    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
-) -> list[Chart]:
+class _Drawing(NamedTuple):
+    """A chart before it becomes text. ``tips`` are the tooltips of its groups, by their ids."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+    tips: Mapping[str, str]
+
+
+def draw_charts(runs: Sequence[RecordedRun], compared: RelativeTimes, png: bool) -> list[Chart]:
     """Draw the charts that have something to show, with ``png`` as pictures too."""
+    charts: list[Chart] = []
     with pages.styled():
-        bars = (times_chart(runs, names, compared, png), spans_chart(runs, names, png))
-        return [*filter(None, bars), *curve_charts(runs, names, png)]
+        for name, title, caption, figure, tips in _drawings(runs, compared):
+            # Ids that are the same each time, and differ between charts.
+            mpl.rcParams["svg.hashsalt"] = name
+            text = io.StringIO()
+            figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+            svg = Markup(inlined(text.getvalue(), name, f"{title}. {caption}", tips))  # noqa: S704
+            picture = io.BytesIO()
+            if png:
+                figure.savefig(picture, format="png", dpi=PNG_DPI, facecolor=pages.PAPER)
+            charts.append(Chart(name, title, caption, svg, picture.getvalue() or None))
+    return charts
 
 
-def times_chart(
-    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
-) -> Chart | None:
+def _drawings(runs: Sequence[RecordedRun], compared: RelativeTimes) -> Iterator[_Drawing]:
+    if compared.base is not None and len(runs) > 1:
+        yield _draw_times(runs, compared.times, runs[compared.base])
+    if any(run.step_s for run in runs):
+        yield _draw_spans(runs)
+    # Each metric over steps and over seconds, loss first.
+    known = dict.fromkeys(["loss", *(name for run in runs for _, name in run.curves)])
+    for number, metric in enumerate([*known][:MOST_METRICS]):
+        # The name of a metric is the user's: only harmless letters become part of a file's name.
+        file_name = re.sub(r"[^A-Za-z0-9]", "_", metric[:40])
+        if file_name != metric:
+            file_name += str(number)
+        for over in ("steps", "seconds"):
+            drawing = _draw_curves(runs, metric, over, f"{file_name}-over-{over}")
+            if drawing is not None:
+                yield drawing
+
+
+def _draw_times(
+    runs: Sequence[RecordedRun], relative: Sequence[float | None], base: RecordedRun
+) -> _Drawing:
     """Draw the time per record of each run as a multiple of that of the base."""
-    if compared.base is None or len(runs) < 2:
-        return None
-    base = names[compared.base]
-    figure, axes = _bars(len(runs), 6, f"time per record, as a multiple of {fitted(base, 34)}")
+    unit = f"time per record, as a multiple of {fitted(base.label, 34)}"
+    figure, axes = _bars(len(runs), 6, unit)
     tips: dict[str, str] = {}
     greatest = widest = 1.0
-    for row, (run, value) in enumerate(zip(runs, compared.times, strict=True)):
+    for row, (run, value) in enumerate(zip(runs, relative, strict=True)):
         if not value:
-            _write_names(axes, row, names[row], run.status)
+            _write_names(axes, row, run.label, run.status)
             continue
         words = f"{times(value)}, {rate(run.records_per_s)} records/s"
-        _write_names(axes, row, names[row], words + _ending(run))
+        _write_names(axes, row, run.label, words + _ending(run))
         alpha = 1.0 if run.is_whole else 0.45
         color = pages.of_run(row)
         bar = axes.barh(row + MIDDLE, value, height=THICK, color=color, alpha=alpha)
         bar.patches[0].set_gid(f"time-{row}")
-        tips[f"time-{row}"] = f"{names[row]}: {value:.3f} of the time, {1 / value:.3f} of the speed"
+        tips[f"time-{row}"] = f"{run.label}: {value:.3f} of the time, {1 / value:.3f} of the speed"
         greatest = max(greatest, value)
         if run.quartiles and run.records_per_s:  # a line over the middle half of the times
-            rate_of_base = runs[compared.base].records_per_s or 0.0
-            low, high = (rate_of_base / end for end in reversed(run.quartiles))
+            low, high = ((base.records_per_s or 0.0) / end for end in reversed(run.quartiles))
             style: dict[str, Any] = {"color": pages.INK, "linewidth": 1.3, "solid_capstyle": "butt"}
             axes.plot([low, high], [row + MIDDLE] * 2, **style)
             widest = max(widest, high)
@@ -96,17 +129,15 @@ def times_chart(
     rows = np.arange(len(runs))
     axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=pages.INK, linewidth=1.2)
     caption = (
-        f"1 is {base}, the upright line; shorter is faster. The thin line on a bar spans the "
+        f"1 is {base.label}, the upright line; shorter is faster. The thin line on a bar spans the "
         "middle half of its reports, windows or repeats. What did not finish is pale."
     )
-    return _finished("times", "Relative time", caption, figure, tips, png)
+    return _Drawing("times", "Relative time", caption, figure, tips)
 
 
-def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Chart | None:
+def _draw_spans(runs: Sequence[RecordedRun]) -> _Drawing:
     """Draw a mean step of each run, with a piece for each span."""
-    longest_s = max((run.step_s or 0.0 for run in runs), default=0.0)
-    if not longest_s:
-        return None
+    longest_s = max(run.step_s or 0.0 for run in runs)
     unit_s, unit = time_unit(longest_s)
     known = dict.fromkeys(name for run in runs for name in run.spans)
     spans = [name for name in dict.fromkeys([IDLE, *ALL_SPANS, *known]) if name in known]
@@ -122,26 +153,22 @@ def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) ->
                 words += f", {share(run.wait_share)} "
                 words += IDLE if IDLE in run.spans else "wait"
             words += _ending(run)
-        _write_names(axes, row, names[row], words)
+        _write_names(axes, row, run.label, words)
         end_s = 0.0
         for span in [name for name in spans if name in run.spans]:
             width_s = run.spans[span].mean_s
-            style: dict[str, Any] = {
-                "color": pages.of_span(span),
-                "edgecolor": pages.PAPER,
-                "linewidth": 0.5,
-            }
+            color = pages.of_span(span)
+            style: dict[str, Any] = {"color": color, "edgecolor": pages.PAPER, "linewidth": 0.5}
             left = end_s / unit_s
             handles[span] = axes.barh(row + MIDDLE, width_s / unit_s, THICK, left, **style)
             handles[span].patches[0].set_gid(f"{span}-{row}")
             of_step = f"{seconds(width_s)}, {share(width_s / step_s)}"
-            tips[f"{span}-{row}"] = f"{names[row]}: {span} {of_step}"
+            tips[f"{span}-{row}"] = f"{run.label}: {span} {of_step}"
             end_s += width_s
     axes.set_xlim(0, 1.005 * longest_s / unit_s)
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, 1.0)}
     sizes: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 0.9}
-    pieces = [handles[span] for span in spans]
-    _legend(figure, pieces, spans, ncols=len(spans), **place, **sizes)
+    _legend(figure, list(map(handles.get, spans)), spans, ncols=len(spans), **place, **sizes)
     caption = "The mean step of training, from left to right as it goes; wait: no batch was ready."
     if any(run.what != "train" for run in runs):
         caption = "The mean step of what the bench measured, which may be less than training."
@@ -149,7 +176,7 @@ def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) ->
         caption += (
             " idle: a device had nothing to do; the host's wait beside its work is in the table."
         )
-    return _finished("spans", "Where the step time goes", caption, figure, tips, png)
+    return _Drawing("spans", "Where the step time goes", caption, figure, tips)
 
 
 def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
@@ -187,35 +214,9 @@ class Drawn(NamedTuple):
     high: np.ndarray | None
 
 
-class _Line(NamedTuple):
-    name: str  # of its run
-    split: str
-    number: int  # of its color and dash
-    drawn: Drawn
-
-
-def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Iterator[Chart]:
-    """Draw each metric over steps and over seconds, loss first."""
-    known = dict.fromkeys(["loss", *(name for run in runs for _, name in run.curves)])
-    for number, metric in enumerate([*known][:MOST_METRICS]):
-        # The name of a metric is the user's: only harmless letters become part of a file's name.
-        file_name = re.sub(r"[^A-Za-z0-9]", "_", metric[:40])
-        if file_name != metric:
-            file_name += str(number)
-        for over in ("steps", "seconds"):
-            chart = _curve_chart(runs, names, metric, over, f"{file_name}-over-{over}", png)
-            if chart is not None:
-                yield chart
-
-
-def _curve_chart(
-    runs: Sequence[RecordedRun],
-    names: Sequence[str],
-    metric: str,
-    over: str,
-    chart_name: str,
-    png: bool,
-) -> Chart | None:
+def _draw_curves(
+    runs: Sequence[RecordedRun], metric: str, over: str, chart_name: str
+) -> _Drawing | None:
     curves: list[tuple[int, str, np.ndarray, np.ndarray]] = []
     num_left_out = 0
     for number, run in enumerate(runs):
@@ -229,17 +230,14 @@ def _curve_chart(
     if not curves:
         return None
     most = min(MOST, max(LEAST, MOST_POINTS // len(curves)))
+    lines = [(number, split, thinned(x, y, most)) for number, split, x, y in curves]
     is_alone = len(runs) == 1
-    splits = sorted({split for _, split, _, _ in curves})
-    lines: list[_Line] = []
-    for number, split, x, y in curves:  # the splits of a single run differ in color
-        look = splits.index(split) if is_alone else number
-        lines.append(_Line(names[number], split, look, thinned(x, y, most)))
+    splits = sorted({split for _, split, _ in lines})
     handles: list[Line2D] = []
     texts: list[str] = []
     if 1 < len(runs) <= len(pages.OF_RUN):
         handles += [_handle(number) for number in range(len(runs))]
-        texts += names
+        texts += [run.label for run in runs]
     for number, split in enumerate(splits if len(splits) > 1 else ()):
         handles.append(_handle(number if is_alone else None, split))
         texts.append(_split_words(split))
@@ -247,21 +245,32 @@ def _curve_chart(
     legend_height = 15.0 * math.ceil(len(texts) / columns)
     figure, axes = _panel(inner=196.0, top=8.0, left=56.0, bottom=38.0 + legend_height)
     axes.tick_params(length=0)
-    unit = _scale_x(axes, lines, over)
+    unit = _scale_axes(axes, metric, over, [drawn for _, _, drawn in lines])
     thins = not is_alone and any(map(is_validation, splits))
-    tips = _draw_lines(axes, lines, unit, "train" if thins else "")
-    _scale_y(axes, lines, metric)
+    tips: dict[str, str] = {}
+    for place, (number, split, (x, y, low, high)) in enumerate(lines):
+        look = splits.index(split) if is_alone else number
+        color = pages.of_run(look)
+        if low is not None and high is not None:
+            axes.fill_between(x / unit, low, high, color=color, alpha=0.25, linewidth=0)
+        style: dict[str, Any] = {"color": color, "linestyle": _dash(look)}
+        style["linewidth"] = 1.0 if thins and split == "train" else 1.9
+        if is_validation(split) and len(x) <= MARKED:
+            style |= {"marker": "o", "markersize": 3.4}
+        (artist,) = axes.plot(x / unit, y, **style)
+        artist.set_gid(f"curve-{place}")
+        tips[f"curve-{place}"] = f"{runs[number].label}, {_split_words(split)}"
     if texts:
-        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
+        where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
         sizes: dict[str, Any] = {"handlelength": 2.0, "handleheight": 0.7, "columnspacing": 1.6}
-        _legend(figure, handles, texts, ncols=columns, **place, **sizes)
+        _legend(figure, handles, texts, ncols=columns, **where, **sizes)
 
     words: list[str] = []
     if not is_alone:
-        words.append(f"{len({line.name for line in lines})} of {len(runs)} runs.")
+        words.append(f"{len({number for number, _, _ in lines})} of {len(runs)} runs.")
     if len(runs) > len(pages.OF_RUN):
         words.append("Point at a line for its name.")
-    if num_thinned := sum(line.drawn.low is not None for line in lines):
+    if num_thinned := sum(drawn.low is not None for _, _, drawn in lines):
         words.append(
             f"Lines of more than {most} points ({num_thinned} here) are drawn in "
             f"{num_columns(most)} columns: the mean of a column's points, and a band from "
@@ -273,26 +282,34 @@ def _curve_chart(
         words.append(
             "Seconds are the sum of the steps' spans: validation and checkpoints are not in them."
         )
-    caption = " ".join(words)
-    return _finished(chart_name, f"{metric} over {over}", caption, figure, tips, png)
+    return _Drawing(chart_name, f"{metric} over {over}", " ".join(words), figure, tips)
 
 
-def _draw_lines(axes: Axes, lines: Sequence[_Line], unit: float, thin: str) -> dict[str, str]:
-    """Draw lines, those of the split ``thin`` thinner. Return their tooltips by ids."""
-    tips: dict[str, str] = {}
-    for number, line in enumerate(lines):
-        x, y, low, high = line.drawn
-        color = pages.of_run(line.number)
-        if low is not None and high is not None:
-            axes.fill_between(x / unit, low, high, color=color, alpha=0.25, linewidth=0)
-        style: dict[str, Any] = {"color": color, "linestyle": _dash(line.number)}
-        style["linewidth"] = 1.0 if line.split == thin else 1.9
-        if is_validation(line.split) and len(x) <= MARKED:
-            style |= {"marker": "o", "markersize": 3.4}
-        (artist,) = axes.plot(x / unit, y, **style)
-        artist.set_gid(f"curve-{number}")
-        tips[f"curve-{number}"] = f"{line.name}, {_split_words(line.split)}"
-    return tips
+def _scale_axes(axes: Axes, metric: str, over: str, drawn: Sequence[Drawn]) -> float:
+    """Label the axes. Return the steps or seconds that make one of the unit of the first."""
+    unit = 1.0
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=over == "steps"))
+    if over == "steps":
+        axes.set_xlabel("optimizer steps")
+        axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
+    else:
+        unit, name = time_unit(max(float(curve.x[-1]) for curve in drawn))
+        axes.set_xlabel(f"training time, {name} (without validation)")
+    ends = [end for curve in drawn for end in curve[1:] if end is not None]
+    least = min(float(values.min()) for values in ends)
+    greatest = max(float(values.max()) for values in ends)
+    label = f"{fitted(metric, 24)}, mean per record"
+    if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
+        axes.set_yscale("log")
+        label += ", log"
+        locator = ticker.LogLocator(subs=(1.0,), numticks=7)
+        if greatest / least < 1000:
+            locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
+        axes.yaxis.set_major_locator(locator)
+        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:.4g}"))
+    axes.set_ylabel(label)
+    return unit
 
 
 def thinned(x: np.ndarray, y: np.ndarray, most: int = MOST) -> Drawn:
@@ -340,35 +357,6 @@ def _handle(number: int | None, split: str = "") -> Line2D:
     return Line2D([], [], **style)
 
 
-def _scale_x(axes: Axes, lines: Sequence[_Line], over: str) -> float:
-    """Set the label of the axis, and return the steps or seconds that make one of its unit."""
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=over == "steps"))
-    if over == "steps":
-        axes.set_xlabel("optimizer steps")
-        axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
-        return 1.0
-    unit_s, name = time_unit(max(float(line.drawn.x[-1]) for line in lines))
-    axes.set_xlabel(f"training time, {name} (without validation)")
-    return unit_s
-
-
-def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
-    ends = [end for line in lines for end in line.drawn[1:] if end is not None]
-    least = min(float(values.min()) for values in ends)
-    greatest = max(float(values.max()) for values in ends)
-    label = f"{fitted(metric, 24)}, mean per record"
-    if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
-        axes.set_yscale("log")
-        label += ", log"
-        locator = ticker.LogLocator(subs=(1.0,), numticks=7)
-        if greatest / least < 1000:
-            locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
-        axes.yaxis.set_major_locator(locator)
-        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:.4g}"))
-    axes.set_ylabel(label)
-
-
 def fitted(text: str, num_letters: int) -> str:
     """Shorten ``text`` to ``num_letters`` by leaving out its middle."""
     if len(text) <= num_letters:
@@ -392,21 +380,6 @@ def _legend(figure: Figure, handles: Sequence[Any], texts: Sequence[str], **opti
     shown = [fitted(text, room) for text in texts]
     spaces: dict[str, Any] = {"handletextpad": 0.4, "labelspacing": 0.35, "borderaxespad": 0.2}
     figure.legend(handles, shown, fontsize=9.5, **spaces, **options)
-
-
-def _finished(
-    name: str, title: str, caption: str, figure: Figure, tips: Mapping[str, str], png: bool
-) -> Chart:
-    """Turn a figure into a chart. ``tips`` are the tooltips of its groups, by their ids."""
-    # Ids that are the same each time, and differ between charts.
-    mpl.rcParams["svg.hashsalt"] = name
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    svg = inlined(text.getvalue(), name, f"{title}. {caption}", tips)
-    picture = io.BytesIO()
-    if png:
-        figure.savefig(picture, format="png", dpi=PNG_DPI, facecolor=pages.PAPER)
-    return Chart(name, title, caption, svg, picture.getvalue() or None)
 
 
 def inlined(text: str, name: str, title: str, tips: Mapping[str, str]) -> str:

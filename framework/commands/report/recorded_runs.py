@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from framework.cli.run_records import means_of, read_record
-from framework.cli.tables import plain, share
+from framework.cli import run_records, tables
 from framework.contracts import span
 from framework.contracts.waits import slow_words
 from framework.errors import CheckpointError, DataError, say, words_of
-from framework.measure.statistics import median, quartiles, spread_share
+from framework.measure import statistics
 from framework.system import run_dir
+from framework.system.run_dir import shown
 
 RESOURCES = ("stages_s", "queue", "usage")
 FIGURES = ("steps", "epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
@@ -57,6 +57,7 @@ class RecordedRun:
     status: str = "finished"
     reason: str = ""  # why it did not finish
     kind: str = "run"  # or cell
+    label: str = ""  # a name that no other run of the page has
     what: str = "train"  # or the part of training that a bench measured
     choices: Mapping[str, str] = field(default_factory=dict)  # as typed
     config: Mapping[str, Any] = field(default_factory=dict)  # by dotted names
@@ -67,9 +68,9 @@ class RecordedRun:
     rates: Sequence[float] = ()  # records per second of each report, window or repeat
     rounds: Mapping[int, float] = field(default_factory=dict)  # rates by the round of a bench
     # In the order of a step. On a device ``idle`` takes the place of the host's ``wait``, which
-    # happens beside the device's work.
+    # overlaps the device's work.
     spans: Mapping[str, RecordedSpan] = field(default_factory=dict)
-    beside: Mapping[str, RecordedSpan] = field(default_factory=dict)
+    overlapped: Mapping[str, RecordedSpan] = field(default_factory=dict)
     curves: Mapping[tuple[str, str], MetricCurve] = field(default_factory=dict)  # (split, metric)
     # Means of the last validation; of several sets, their names begin with the set's and a dot.
     val: Mapping[str, float] = field(default_factory=dict)
@@ -85,8 +86,8 @@ class RecordedRun:
         return self.status == "finished"
 
     @property
-    def began_s(self) -> float:
-        """When it began, in seconds since 1970; 0 if that is not known."""
+    def started_s(self) -> float:
+        """When it was started, in seconds since 1970; 0 if that is not known."""
         with suppress(ValueError):
             return datetime.strptime(self.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
         return 0.0
@@ -106,18 +107,54 @@ class RecordedRun:
         """The lower and upper quartile of the rates; None for fewer than 4."""
         if len(self.rates) < 4:
             return None
-        low, _, high = quartiles(self.rates)
+        low, _, high = statistics.quartiles(self.rates)
         return low, high
 
     @property
     def spread(self) -> str:
         """Half the distance between the quartiles as a share of the median, in words."""
-        return "" if len(self.rates) < 4 else f"± {share(spread_share(self.rates))}"
+        if len(self.rates) < 4:
+            return ""
+        return f"± {tables.share(statistics.spread_share(self.rates))}"
 
     def best_of(self, metric: str) -> str:
         """Return ``metric`` at the best validation in words; "" if the last one has the same."""
         best = self.best.get(metric)
-        return "" if best in (None, self.val.get(metric)) else f"best {plain(best)}"
+        return "" if best in (None, self.val.get(metric)) else f"best {tables.plain(best)}"
+
+
+class RelativeTimes(NamedTuple):
+    """Times per record relative to that of run ``base``; None if a rate is unknown."""
+
+    base: int | None
+    times: list[float | None]
+
+
+def relative_times(runs: Sequence[RecordedRun], to: str) -> RelativeTimes:
+    """Compare the times per record with the ``first`` run or the ``slowest`` one.
+
+    If any run finished, one that finished is the base. Another part of training is not compared.
+    Cells of one bench are compared round by round, since a slow minute slows all cells of a round.
+    """
+    known = {number: run.records_per_s for number, run in enumerate(runs) if run.records_per_s}
+    eligible = [number for number in known if runs[number].is_whole] or list(known)
+    if not eligible:
+        return RelativeTimes(None, [None] * len(runs))
+    number = eligible[0]
+    if to == "slowest":
+        number = min(eligible, key=known.__getitem__)
+    base = runs[number]
+    times: list[float | None] = []
+    for run in runs:
+        rounds = run.rounds.keys() & base.rounds.keys()
+        if run.what != base.what:
+            times.append(None)
+        elif rounds and run.place == base.place:
+            ratios = [base.rounds[each] / run.rounds[each] for each in rounds]
+            times.append(statistics.median(ratios))
+        else:
+            times.append(run.records_per_s and known[number] / run.records_per_s)
+    return RelativeTimes(number, times)
 
 
 def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
@@ -159,24 +196,22 @@ def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
 
 def _places(path: Path) -> Iterator[Path]:
     """Yield the runs and bench files at or below ``path``, not following links or entering runs."""
+
+    def natural(name: str) -> list[tuple[int, str]]:  # puts 10 after 9
+        parts = re.split(r"(\d+)", name)
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
     if path.is_file() or run_dir.is_run(path):
         yield path
         return
     for folder, folders, files in os.walk(path):
-        runs = [
-            name for name in sorted(folders, key=_natural) if run_dir.is_run(Path(folder, name))
-        ]
+        folders.sort(key=natural)
+        runs = [name for name in folders if run_dir.is_run(Path(folder, name))]
         yield from (Path(folder, name) for name in runs)
-        for name in sorted(files, key=_natural):
+        for name in sorted(files, key=natural):
             if name.endswith(".jsonl") and is_bench(Path(folder, name)):
                 yield Path(folder, name)
-        folders[:] = sorted(set(folders) - set(runs), key=_natural)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts 10 after 9."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+        folders[:] = [name for name in folders if name not in runs]
 
 
 def is_bench(path: Path) -> bool:
@@ -190,30 +225,34 @@ def is_bench(path: Path) -> bool:
 def read_run(path: Path) -> RecordedRun:
     """Read the directory of a run. Missing files leave defaults and a note."""
     run_dir.check_entry(path)
-    record = read_record(path)
-    facts, summary, has_log = record.facts, record.summary, run_dir.is_file(path / run_dir.REPORTS)
+    record = run_records.read_record(path)
+    summary, has_log = record.summary, run_dir.is_file(path / run_dir.REPORTS)
     metrics = Metrics()
     if has_log:
         metrics = read_metrics(path / run_dir.REPORTS, record.config.get("batch_size", math.nan))
     known = summary.get("spans", {}).items()
     spans = {name: RecordedSpan(s["mean_s"], s["p50_s"], s["p90_s"]) for name, s in known}
-    spans, beside = _stacked(spans or metrics.spans)
     val = run_dir.numbers(summary.get("val")) or {
         ".".join([*split.split(".")[1:], name]): float(curve.values[-1])
         for (split, name), curve in metrics.curves.items()
         if is_validation(split)
     }
     val.pop("step", None)
+    figures = run_dir.numbers({name: summary.get(name) for name in FIGURES})
     resources: dict[str, float] = {}
     for key in RESOURCES:
         resources.update(run_dir.numbers(run_dir.flat(summary.get(key), f"{key}.")))
+    rate = summary.get("records_per_s")
+    if not rate and metrics.rates:
+        rate = median_high(metrics.rates)
+    reason = record.reason
+    if record.status == "finished":
+        reason = shown(summary.get("reason", ""))
     ranks = None
-    if recorded := summary.get("ranks"):
-        spans_of_ranks = {
-            run_dir.shown(name): span.RankSpan(**of) for name, of in recorded["spans"].items()
-        }
-        late = recorded["late"] and span.LateRank(**recorded["late"])
-        ranks = span.RankReport(recorded["num"], spans_of_ranks, late)
+    if of_ranks := summary.get("ranks"):
+        by_span = {shown(name): span.RankSpan(**own) for name, own in of_ranks["spans"].items()}
+        late = of_ranks["late"] and span.LateRank(**of_ranks["late"])
+        ranks = span.RankReport(of_ranks["num"], by_span, late)
     notes = run_dir.words(summary.get("notes"))
     if line := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
         notes.append(line)
@@ -227,61 +266,47 @@ def read_run(path: Path) -> RecordedRun:
         if os.path.lexists(path / name) and not run_dir.read_object(path / name):
             notes.append(f"{name} cannot be read")
     return RecordedRun(
-        name=record.name,
-        place=run_dir.shown(str(path)),
+        record.name,
         status=record.status,
-        reason=run_dir.shown(summary.get("reason", ""))
-        if record.status == "finished"
-        else record.reason,
+        reason=reason,
         choices=record.choices,
         config=record.config,
-        facts=_facts(facts),
-        command=_command(facts),
         started=record.started,
-        records_per_s=summary.get("records_per_s")
-        or (median_high(metrics.rates) if metrics.rates else None),
+        records_per_s=rate or None,
         rates=metrics.rates,
-        spans=spans,
-        beside=beside,
         curves=metrics.curves,
         val=val,
         best=run_dir.numbers(summary.get("best")),
-        figures={
-            "steps": metrics.last_step,
-            **run_dir.numbers({name: summary.get(name) for name in FIGURES}),
-        },
+        figures={"steps": metrics.last_step, **figures},
         resources=resources,
-        notes=list(map(run_dir.shown, notes)),
+        notes=list(map(shown, notes)),
         ranks=ranks,
+        **_origin(path, record.facts),
+        **_stacked(spans or metrics.spans),
     )
 
 
-def _facts(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return machine, versions and revision, by dotted names, from the start of a run or bench."""
-    machine, versions = value.get("machine"), value.get("versions")
+def _origin(path: Path, start: Mapping[str, Any]) -> dict[str, Any]:
+    """Return place, facts and command, from what a run or bench wrote at its start."""
     leaves = {
-        **run_dir.flat(machine, "machine."),
-        **run_dir.flat(versions, "versions."),
-        "git": value.get("git"),
+        **run_dir.flat(start.get("machine"), "machine."),
+        **run_dir.flat(start.get("versions"), "versions."),
+        "git": start.get("git"),
     }
-    return {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [])}
+    facts = {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [])}
+    # To type again. The first word may hold the program and its command.
+    program, *rest = run_dir.words(start.get("command")) or [""]
+    command = " ".join([os.path.basename(program), *map(shlex.quote, rest)])
+    return {"place": shown(str(path)), "facts": facts, "command": shown(command)}
 
 
-def _command(facts: Mapping[str, Any]) -> str:
-    """Return a command line to type again. Its first word may hold the program and its command."""
-    program, *rest = run_dir.words(facts.get("command")) or [""]
-    return run_dir.shown(" ".join([os.path.basename(program), *map(shlex.quote, rest)]))
-
-
-def _stacked(
-    spans: Mapping[str, RecordedSpan],
-) -> tuple[dict[str, RecordedSpan], dict[str, RecordedSpan]]:
-    """Split spans into those that make up a step, in order, and those that run beside it."""
+def _stacked(spans: Mapping[str, RecordedSpan]) -> dict[str, Any]:
+    """Split spans into those that make up a step, in order, and those that overlap it."""
     ordered = {name: spans[name] for name in (span.IDLE, *span.ALL_SPANS, *spans) if name in spans}
-    beside: dict[str, RecordedSpan] = {}
+    overlapped: dict[str, RecordedSpan] = {}
     if span.IDLE in ordered and "wait" in ordered:
-        beside["wait"] = ordered.pop("wait")
-    return ordered, beside
+        overlapped["wait"] = ordered.pop("wait")
+    return {"spans": ordered, "overlapped": overlapped}
 
 
 def is_validation(split: str) -> bool:
@@ -311,7 +336,7 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
         if not isinstance(step, int) or not isinstance(split, str):
             num_bad += 1
             continue
-        values = {name: run_dir.number(line[name]) for name in means_of(line)}
+        values = {name: run_dir.number(line[name]) for name in run_records.means_of(line)}
         if split == "train":
             rate = _rate(line.get("records_per_s"))
             if rate is not None:
@@ -328,7 +353,7 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
                 seconds += num_new * (math.fsum(of_step) or batch_size / (rate or math.nan))
         for name, value in values.items():
             if value is not None:
-                curve = points.setdefault((run_dir.shown(split), run_dir.shown(name)), array("d"))
+                curve = points.setdefault((shown(split), shown(name)), array("d"))
                 curve.extend((step, seconds, value))
     curves = {key: _curve(numbers_of) for key, numbers_of in points.items()}
     spans = {name: RecordedSpan(total_s / num_steps) for name, total_s in totals_s.items()}
@@ -357,7 +382,7 @@ def read_bench(path: Path) -> list[RecordedRun]:
     header = next((line for line in lines if line and "cell" not in line), {})
     notes: list[str] = []
     if header.get("what"):
-        notes.append(f"bench what={run_dir.shown(header['what'])}")
+        notes.append(f"bench what={shown(header['what'])}")
     if num_bad := lines.count({}):
         notes.append(f"{num_bad:,} lines of the file are damaged and left out")
     cells: dict[str, list[dict[str, Any]]] = {
@@ -366,50 +391,47 @@ def read_bench(path: Path) -> list[RecordedRun]:
     for line in lines:
         if "cell" in line:
             cells.setdefault(json.dumps(line["cell"], sort_keys=True), []).append(line)
-    return [_cell(path, header, json.loads(key), cells[key], notes) for key in cells]
+    of_file = {
+        "name": shown(path.name),
+        "kind": "cell",
+        "what": shown(header.get("what")),
+        "started": shown(header.get("started", "")),
+        "notes": notes,
+        **_origin(path, header),
+    }
+    return [_cell(json.loads(key), lines, of_file) for key, lines in cells.items()]
 
 
 def _cell(
-    path: Path,
-    header: Mapping[str, Any],
-    choice: Mapping[str, Any],
-    lines: Sequence[Mapping[str, Any]],
-    notes: Sequence[str],
+    choice: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], of_file: dict[str, Any]
 ) -> RecordedRun:
     measured = [line for line in lines if _rate(line.get("records_per_s")) is not None]
     repeats = [line["records_per_s"] for line in measured]
-    windows = [rate for line in measured for rate in line.get("windows", []) if _rate(rate)]
+    rates = repeats
+    if len(repeats) < 4:  # too few for quartiles
+        rates = [rate for line in measured for rate in line.get("windows", []) if _rate(rate)]
     illegal = [line["illegal"] for line in lines if line.get("illegal")]
     status, reason = "finished", ""
     if illegal:  # the combination cannot run
-        status, reason = "impossible", run_dir.shown(illegal[0])
+        status, reason = "impossible", shown(illegal[0])
     elif not lines:
         status, reason = "unfinished", "not measured: the bench was stopped, or is running"
     elif not repeats:
         status, reason = "failed", "no rate is recorded"
     known = [line["spans_s"] for line in lines if line.get("spans_s")]
     means = {
-        run_dir.shown(name): RecordedSpan(fmean(spans_s.get(name, 0.0) for spans_s in known))
+        shown(name): RecordedSpan(fmean(spans_s.get(name, 0.0) for spans_s in known))
         for name in dict.fromkeys(name for spans_s in known for name in spans_s)
     }
-    spans, beside = _stacked(means)
     return RecordedRun(
-        name=run_dir.shown(path.name),
-        place=run_dir.shown(str(path)),
         status=status,
         reason=reason,
-        kind="cell",
-        what=run_dir.shown(header.get("what")),
-        choices={run_dir.shown(key): run_dir.shown(value) for key, value in choice.items()},
-        config={run_dir.shown(key): value for key, value in choice.items()},
-        facts=_facts(header),
-        command=_command(header),
-        started=run_dir.shown(header.get("started", "")),
-        records_per_s=median(repeats) if repeats else None,
-        rates=(windows or repeats) if len(repeats) < 4 else repeats,  # enough for quartiles
+        choices={shown(key): shown(value) for key, value in choice.items()},
+        config={shown(key): value for key, value in choice.items()},
+        records_per_s=statistics.median(repeats) if repeats else None,
+        rates=rates or repeats,
         rounds={line.get("repeat", place): repeats[place] for place, line in enumerate(measured)},
-        spans=spans,
-        beside=beside,
         figures={"repeats": len(repeats)},
-        notes=notes,
+        **_stacked(means),
+        **of_file,
     )

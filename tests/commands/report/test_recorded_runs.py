@@ -88,7 +88,7 @@ def test_a_device_that_idles_is_distinguished_from_a_host_that_waits(tmp_path):
     change(path / "summary.json", spans={**spans, "idle": idle})
     run = read_run(path)
     assert list(run.spans) == ["idle", "copy", "forward", "backward", "optimizer", "report"]
-    assert run.beside["wait"].mean_s == pytest.approx(SPANS_S["wait"])
+    assert run.overlapped["wait"].mean_s == pytest.approx(SPANS_S["wait"])
 
 
 # Curves
