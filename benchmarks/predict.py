@@ -4,7 +4,7 @@
 
 There are three data sets: digits of 8 x 8 pixels in a store, photographs in a store (the JPEGs as
 they are), and the same photographs as files. An evaluation is one pass of
-``framework.train.validate``, as in training. A prediction is all that ``paceline predict`` does
+``framework.train.parts``, as in training. A prediction is all that ``paceline predict`` does
 after the model is loaded, from the first file to the finished table. Both have the same readers,
 threads, loader and batches. Without ``--photos``, photographs are smooth noise of 500 x 375 pixels.
 The ratio of CPU time does not depend on other programs.
@@ -30,7 +30,7 @@ from framework.config.saved_run import SavedRun
 from framework.measure.clock import NoClock
 from framework.measure.host import threads_per_rank
 from framework.measure.statistics import median, quartiles
-from framework.train.validate import evaluate
+from framework.train.parts import evaluate
 
 CLASSES = 4
 STORE = "framework.input.store.StoreInput"

@@ -46,9 +46,9 @@ from framework.system.run_dir import (
     write_object,
 )
 from framework.train.checkpoint import newest_path, newest_state
-from framework.train.freeze import Freeze
 from framework.train.parameter_groups import GROUP, NAME
 from framework.train.trainer import Trainer
+from framework.train.weights import Freeze
 
 Config = dict[str, Any]
 

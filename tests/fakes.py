@@ -17,10 +17,10 @@ from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
 from framework.train.checkpoint import Saved
-from framework.train.ema import Average
 from framework.train.metrics import TrainPlan
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
+from framework.train.weights import Average
 
 CPU = torch.device("cpu")
 

@@ -72,7 +72,7 @@ HOMES = {
     "timm": {"config/auto.py"},
     "torchvision": {"config/auto.py"},
     "transformers": {"config/build.py"},
-    "safetensors": {"train/weight_files.py", "commands/export/export_formats.py"},
+    "safetensors": {"train/weights.py", "commands/export/export_formats.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
     "matplotlib": {

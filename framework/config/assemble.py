@@ -53,8 +53,8 @@ from framework.order.select import Fold
 from framework.system.memory import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import choose_algorithms, seed_generators
-from framework.train.ema import is_sharded
 from framework.train.parameter_groups import Scaling, optimizer_keys, scaling_of
+from framework.train.weights import is_sharded
 from framework.transform.none import NoTransform
 
 

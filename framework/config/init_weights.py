@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from framework.config.targets import FOLDER, Config
 from framework.errors import CheckpointError, ConfigError, did_you_mean, words_of
 from framework.objective.distill import Distill
-from framework.train.weight_files import read_weights, weights_path
+from framework.train.weights import read_weights, weights_path
 
 FEW = 4  # names in a message
 DIGEST = "digest"  # of the file, in the block ``init``

@@ -29,7 +29,7 @@ from framework.system.run_dir import (
     read_json,
     restored,
 )
-from framework.train.freeze import thaws_of
+from framework.train.parameter_groups import thaws_of
 from framework.train.trainer import Trainer
 
 if TYPE_CHECKING:

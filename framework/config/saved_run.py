@@ -69,7 +69,7 @@ from framework.system.page_locked import use
 from framework.system.rng import choose_algorithms, is_deterministic, seed_generators
 from framework.train.checkpoint import FOLDER, OF_OBJECTIVE, newest_path, newest_state
 from framework.train.objective_state import ObjectiveState
-from framework.train.weight_files import read_dict, read_weights, weights_path
+from framework.train.weights import read_dict, read_weights, weights_path
 from framework.transform.resize import Resize
 
 BEST, LAST, AVERAGE = "best", "last", "average"
@@ -164,7 +164,8 @@ class SavedRun:
         except MISFITS as error:
             what = f"what the objective owned does not fit it ({words_of(error)})"
             raise self._misfit(what, "objective") from error
-        owned.switch_to_evaluation()
+        for module in owned.modules.values():
+            module.eval()
         return objective
 
     @cached_property

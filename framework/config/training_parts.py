@@ -46,14 +46,11 @@ from framework.system.rng import kept_generators
 from framework.train import parameter_groups, watching
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
-from framework.train.ema import Average
-from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
-from framework.train.objective_state import ObjectiveState, evaluating
-from framework.train.owned_objects import untouched
+from framework.train.objective_state import ObjectiveState, evaluating, untouched
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
-from framework.train.weight_files import start_from_data
+from framework.train.weights import Average, Freeze, freeze_layers, start_from_data
 
 if TYPE_CHECKING:
     from framework.train.torch_metrics import TorchMetrics
@@ -131,7 +128,9 @@ def training_parts(
         recorder = CudaRecorder(assembly.device)
     if config["freeze"]:
         rewrap = partial(_rewrapped, assembly, objective, precision)
-        freeze = Freeze(parallel.unwrap(model), thaws, thaws_of(config["freeze"]), rewrap)
+        freeze = Freeze(
+            parallel.unwrap(model), thaws, parameter_groups.thaws_of(config["freeze"]), rewrap
+        )
     parts = Parts(
         plan=TrainPlan(
             epochs=config["epochs"],
@@ -182,7 +181,7 @@ def training_parts(
 
 def _model(
     assembly: Assembly, objective: Objective, precision: Precision
-) -> tuple[nn.Module, Thaws, ModelTrial]:
+) -> tuple[nn.Module, parameter_groups.Thaws, ModelTrial]:
     """Build the model, try it on a few records, freeze layers, and wrap it for its ranks.
 
     Return it, when its frozen parameters thaw, and what the validation of these records gives.

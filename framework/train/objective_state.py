@@ -1,10 +1,16 @@
 """What an objective of the user's owns: weights that are trained with the model's, and state."""
 
 import copy
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, final
+import random
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -12,16 +18,16 @@ from torch.nn.parameter import is_lazy
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, say
 from framework.train.checkpoint import is_plain, of_all_ranks
-from framework.train.owned_objects import (
-    FILLED,
-    OwnedObjects,
-    Value,
-    is_fixed,
-    is_same,
-    put,
-    with_content,
-)
 from framework.train.parameter_groups import GROUP
+
+CPU = torch.device("cpu")
+OURS = __name__.partition(".")[0]
+# Packages whose objects are not looked into: their attributes are not the user's.
+LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", OURS} - {"types", "argparse"}
+GENERATORS = (torch.Generator, random.Random, np.random.Generator)
+# Values whose content is restored in place.
+FILLED = (*GENERATORS, Tensor, np.ndarray, dict, list, deque)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 @final
@@ -36,6 +42,10 @@ class ObjectiveState:
         objective: As it was built, before it saw a record.
         parallel: Modules move to its device if there are weights.
         say: Prints a warning of state that cannot be saved.
+
+    Attributes:
+        weights: The names of all tensors to train.
+        modules: The outermost modules by name.
     """
 
     def __init__(
@@ -47,15 +57,15 @@ class ObjectiveState:
         self._start = OwnedObjects(objective)
         self._others: frozenset[int] = frozenset()  # the ids of the model's modules and weights
         self._warned = False
-        self._modules = list(self._start.modules.values())
-        self._known = {id(part) for module in self._modules for part in module.modules()}
+        self.modules = self._start.modules
+        self._known = {id(part) for module in self.modules.values() for part in module.modules()}
         self.weights = self._start.weights
         for weight, name in self.weights.items():
             if is_lazy(weight):
                 what = f"owns {name}, whose size its first call would decide"
                 fix = "give the size, as with torch.nn.Linear instead of LazyLinear"
                 raise ConfigError(392, GROUP, what, fix)
-        for module in self._modules if self.weights else ():
+        for module in self.modules.values() if self.weights else ():
             module.to(parallel.device)
         for weight in self.weights:
             weight.data = weight.data.to(parallel.device)
@@ -84,7 +94,7 @@ class ObjectiveState:
         """
         owned = [
             *sorted(self.weights.values()),
-            *(name for module in self._modules for name, _ in module.named_buffers()),
+            *(name for own in self.modules.values() for name, _ in own.named_buffers()),
             *self._start.keepers,
         ]
         if refusal and owned:
@@ -93,7 +103,7 @@ class ObjectiveState:
             what = "has an optimizer of its own, whose gradients the ranks do not exchange"
             raise ConfigError(392, GROUP, what, "choose parallel=none")
 
-    def check_called(self, model: nn.Module) -> OwnedObjects:
+    def check_called(self, model: nn.Module) -> "OwnedObjects":
         """Check what a call on a few records has made, and return what there is now.
 
         ConfigError C392 for weights or state that were not there before. The objective may hold
@@ -107,17 +117,17 @@ class ObjectiveState:
             raise ConfigError(392, GROUP, what, fix)
         return now
 
-    def check_unchanged(self, before: OwnedObjects, refusal: str) -> None:
+    def check_unchanged(self, before: "OwnedObjects", refusal: str) -> None:
         """Check that nothing has changed since the first call, which made ``before``.
 
         What only the first call sets is no state, such as the number of classes. ConfigError C392.
         """
         now = OwnedObjects(self._objective, self._others)
         for where, values in now.values.items():
-            for name in _changed(before.values.get(where, {}), values):
+            for name in changed(before.values.get(where, {}), values):
                 raise _refused(f"changes {where}.{name}", refusal)
 
-    def _made(self, now: OwnedObjects) -> list[str]:
+    def _made(self, now: "OwnedObjects") -> list[str]:
         """Return the names of weights and keepers of state that were not there at the start."""
         made = [name for own, name in now.weights.items() if own not in self.weights]
         made += [name for name in now.keepers if name not in self._start.keepers]
@@ -149,17 +159,8 @@ class ObjectiveState:
     def share_buffers(self) -> None:
         """Give the modules of all ranks the buffers of rank 0."""
         if self._parallel.world_size > 1:
-            self._take_from_first([own for module in self._modules for own in module.buffers()])
-
-    def switch_to_evaluation(self) -> None:
-        for module in self._modules:
-            module.eval()
-
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the buffers of all modules, each with a name of its own."""
-        for number, module in enumerate(self._modules):
-            for name, buffer in module.named_buffers():
-                yield f"{GROUP}.{number}.{name}", buffer
+            modules = self.modules.values()
+            self._take_from_first([own for module in modules for own in module.buffers()])
 
     @torch.no_grad()
     def _take_from_first(self, tensors: Sequence[Tensor]) -> None:
@@ -188,14 +189,28 @@ class ObjectiveState:
         now = OwnedObjects(self._objective, self._others)
         for name in self._made(now):
             self._warn(f"{name} is made in training")
-        modules = {
-            name: {key: own for key, own in module.state_dict().items() if self._is_kept(name, own)}
-            for name, module in self._start.modules.items()
-        }
+        modules: dict[str, dict[str, Any]] = {}
+        for name, module in self.modules.items():
+            own_state = module.state_dict()
+            modules[name] = {key: own for key, own in own_state.items() if self._is_kept(name, own)}
         keepers = {name: keeper.state_dict() for name, keeper in self._start.keepers.items()}
         keepers = {name: own for name, own in keepers.items() if self._is_kept(name, own)}
-        changed = {where: self._changed_values(where, now) for where in now.owners}
-        values = {name: own for name, own in changed.items() if own}
+        values: dict[str, dict[Any, Any]] = {}
+        for where, owner in now.owners.items():
+            if where in now.saved_by_keepers:
+                continue
+            start = self._start.values.get(where)
+            for name in changed(start or {}, now.values[where]):
+                value, plain = now.values[where][name]
+                if start is not None and name in start and type(start[name].value) is type(value):
+                    can_put = not is_fixed(owner) or isinstance(value, FILLED)
+                else:
+                    can_put = start is not None and is_plain(value)
+                    can_put &= not is_fixed(owner) and not isinstance(owner, list)
+                if can_put:
+                    values.setdefault(where, {})[name] = plain
+                else:
+                    self._warn(f"{where}.{name} is {type(value).__name__}")
         of_ranks = of_all_ranks({"keepers": keepers, "values": values}, self._parallel)
         tensors = {name: own.detach() for name, own in self._start.tensors.items()}
         if not modules and not tensors and not any(any(rank.values()) for rank in of_ranks):
@@ -208,25 +223,6 @@ class ObjectiveState:
             self._warn(f"{name}.state_dict() has more than tensors and plain values")
             return False
         return True
-
-    def _changed_values(self, where: str, now: OwnedObjects) -> dict[Any, Any]:
-        """Return the changed values that can be restored, with a warning of others."""
-        if where in now.saved_by_keepers:
-            return {}
-        kept: dict[Any, Any] = {}
-        owner, start = now.owners[where], self._start.values.get(where)
-        for name in _changed(start or {}, now.values[where]):
-            value, plain = now.values[where][name]
-            if start is not None and name in start and type(start[name].value) is type(value):
-                can_put = not is_fixed(owner) or isinstance(value, FILLED)
-            else:
-                can_put = start is not None and is_plain(value)
-                can_put &= not is_fixed(owner) and not isinstance(owner, list)
-            if can_put:
-                kept[name] = plain
-            else:
-                self._warn(f"{where}.{name} is {type(value).__name__}")
-        return kept
 
     def _warn(self, what: str) -> None:
         if not self._warned:
@@ -262,15 +258,6 @@ class ObjectiveState:
                     put(now.owners[where], name, value)
 
 
-def _changed(before: Mapping[Any, Value], now: Mapping[Any, Value]) -> list[Any]:
-    """Return the names of the values that are new or changed."""
-    return [
-        name
-        for name in now
-        if name not in before or not is_same(before[name].plain, now[name].plain)
-    ]
-
-
 def _refused(what: str, refusal: str) -> ConfigError:
     fix = "choose parallel=none or parallel=ddp with cuda_graph=false"
     return ConfigError(392, GROUP, f"{what}, and {refusal}", fix)
@@ -290,3 +277,286 @@ def evaluating(objective: object) -> Generator[None]:
             module.train()
         for module, mode in modes.items():
             module.training = mode
+
+
+@contextmanager
+def untouched(objective: object) -> Generator[None]:
+    """Undo afterwards what calls of the objective have changed in it, and drop its gradients."""
+    owned = OwnedObjects(objective)
+    undo: list[Callable[[], Any]] = []
+    for owner in owned.owners.values():
+        cells = _cells(owner).values()
+        undo += [partial(setattr, cell, "cell_contents", cell.cell_contents) for cell in cells]
+        if not is_fixed(owner) and _is_users(owner):
+            undo += [partial(setattr, owner, own, getattr(owner, own)) for own in _slots(owner)]
+        containers: list[Any] = []  # which hold the parts of the owner
+        if isinstance(owner, nn.Module):
+            own = vars(owner)
+            containers = [own, own["_parameters"], own["_buffers"], own["_modules"]]
+        elif isinstance(owner, dict | list | deque | set):
+            containers = [owner]
+        elif hasattr(owner, "__dict__") and _is_users(owner):
+            containers = [vars(owner)]
+        for container in containers:
+            undo.append(partial(with_content, container, copy.copy(container), CPU))
+    for values in owned.values.values():
+        undo += [partial(with_content, present, plain, CPU) for present, plain in values.values()]
+    tensors = [*owned.tensors.values()]
+    for module in owned.modules.values():
+        tensors += [*module.parameters(), *module.buffers()]
+    for tensor in tensors:
+        undo.append(partial(tensor.copy_, tensor.detach().clone()))
+        undo.append(partial(setattr, tensor, "grad", None))
+    for where, keeper in owned.keepers.items():
+        if where not in owned.owners:
+            undo.append(partial(keeper.load_state_dict, copy.deepcopy(keeper.state_dict())))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for action in undo:
+                action()
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """What can save and load its state: modules, and plain objects with these methods."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
+
+
+class Value(NamedTuple):
+    """A value of the user's, and a copy of its content in the types that a saved state holds."""
+
+    value: Any
+    plain: Any
+
+
+@final
+class OwnedObjects:
+    """What an objective of the user's holds, and the losses inside one of ours, by dotted names.
+
+    Objects, containers, bound methods, ``functools.partial`` and the variables of functions are
+    looked into.
+
+    ``others`` are the ids of objects that are not the objective's, such as the model's modules.
+
+    Attributes:
+        modules: The outermost modules, except torch's losses.
+        weights: The names of all tensors to train: those that need a gradient, and that no
+            optimizer among these objects has.
+        tensors: Those of ``weights`` that are of no module, by name.
+        keepers: Other objects with ``state_dict`` and ``load_state_dict``.
+        owners: The objects that were looked into.
+        values: Numbers, texts, tensors, arrays, generators, and containers of them, of each owner.
+        saved_by_keepers: The names of owners that are keepers or lie inside one.
+        has_optimizer: Whether there is an optimizer among these objects.
+    """
+
+    def __init__(self, objective: object, others: frozenset[int] = frozenset()) -> None:
+        self.modules: dict[str, nn.Module] = {}
+        self.keepers: dict[str, Keeps] = {}
+        self.owners: dict[str, Any] = {}
+        self.values: dict[str, dict[Any, Value]] = {}
+        self.saved_by_keepers: set[str] = set()
+        self.has_optimizer = False
+        inside: set[int] = set()  # the ids of modules inside of others
+        trained = set(others)  # the ids of tensors that are trained elsewhere
+        of_modules: dict[Tensor, str] = {}
+        alone: dict[Tensor, str] = {}
+        seen = set(others)
+        todo: list[tuple[str, Any, bool]] = [(GROUP, objective, False)]
+        while todo:
+            where, owner, is_saved = todo.pop()
+            if id(owner) in seen or isinstance(owner, type):
+                continue
+            if type(owner).__module__ == nn.modules.loss.__name__:  # whose buffers never change
+                continue
+            seen.add(id(owner))
+            if isinstance(owner, nn.Module):
+                if id(owner) not in inside:
+                    self.modules[where] = owner
+                    inside |= {id(module) for module in owner.modules()}
+                for name, weight in owner.named_parameters(recurse=False):
+                    of_modules.setdefault(weight, f"{where}.{name}")
+            elif isinstance(owner, Keeps) and not type(owner).__module__.startswith(f"{OURS}."):
+                self.keepers[where] = owner
+                is_saved = True
+                if isinstance(owner, torch.optim.Optimizer):
+                    self.has_optimizer = True
+                    groups = owner.param_groups
+                    trained |= {id(own) for group in groups for own in group["params"]}
+            parts = _parts(owner)
+            if parts is None:
+                continue
+            self.owners[where] = owner
+            self.values[where] = {}
+            if is_saved:
+                self.saved_by_keepers.add(where)
+            deeper: list[tuple[str, Any, bool]] = []
+            for name, part in parts.items():
+                if isinstance(part, Tensor) and part.is_leaf and part.requires_grad:
+                    alone.setdefault(part, f"{where}.{name}")
+                    continue
+                try:
+                    self.values[where][name] = Value(part, _plain(part))
+                except TypeError:
+                    deeper.append((f"{where}.{name}", part, is_saved))
+            todo += reversed(deeper)
+        self.weights = {
+            own: name
+            for own, name in {**alone, **of_modules}.items()
+            if own.requires_grad and id(own) not in trained
+        }
+        tensors = [own for own in alone if own in self.weights and own not in of_modules]
+        self.tensors = {alone[own]: own for own in tensors}
+
+
+def _is_users(owner: object) -> bool:
+    """Return whether an object's class is the user's, so that its attributes are looked into."""
+    return type(owner).__module__.partition(".")[0] not in LIBRARIES
+
+
+def _parts(owner: Any) -> dict[Any, Any] | None:
+    """Return what an object of the user's holds, by name; None if it is not looked into."""
+    if isinstance(owner, nn.Module):
+        own = vars(owner) if _is_users(owner) else {}
+        extra = {name: part for name, part in own.items() if name not in _OF_EVERY_MODULE}
+        return {**extra, **dict(owner.named_children())}
+    if isinstance(owner, Mapping):
+        return dict(owner)
+    if isinstance(owner, list | tuple | deque | set):
+        return dict(enumerate(owner))
+    parts: dict[str, Any] = {}
+    if isinstance(owner, MethodType):
+        parts = {"self": owner.__self__}
+    elif isinstance(owner, partial):
+        parts = {"func": owner.func, "args": owner.args, "keywords": owner.keywords}
+    elif isinstance(owner, FunctionType):
+        parts = {name: cell.cell_contents for name, cell in _cells(owner).items()}
+    elif _is_users(owner) and (hasattr(owner, "__dict__") or _slots(owner)):
+        slots = {name: getattr(owner, name) for name in _slots(owner)}
+        return {**slots, **getattr(owner, "__dict__", {})}
+    elif "losses" in getattr(owner, "__dict__", {}):  # of our own ``objective=loss``
+        parts = {"losses": owner.losses}
+    return parts or None
+
+
+def _slots(owner: Any) -> list[str]:
+    """Return the names of the ``__slots__`` that an object has filled."""
+    named = [vars(kind).get("__slots__", ()) for kind in type(owner).__mro__]
+    names = [name for own in named for name in ((own,) if isinstance(own, str) else own)]
+    return [name for name in names if not name.startswith("__") and hasattr(owner, name)]
+
+
+def _cells(function: Any) -> dict[str, CellType]:
+    """Return the variables that a function has of the one around it, without unset ones."""
+    cells: dict[str, CellType] = {}
+    if not isinstance(function, FunctionType):
+        return cells
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            cell.cell_contents  # noqa: B018  # raises if it is unset
+            cells[name] = cell
+    return cells
+
+
+def is_fixed(owner: Any) -> bool:
+    """Return whether an owner's parts cannot be replaced: of a tuple, or a frozen dataclass."""
+    frozen = getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)
+    return frozen or isinstance(owner, tuple | set)
+
+
+def put(owner: Any, name: Any, value: Any) -> None:
+    if isinstance(owner, dict | list):
+        owner[name] = value
+    elif isinstance(owner, FunctionType):
+        _cells(owner)[name].cell_contents = value
+    else:
+        setattr(owner, name, value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of the content of a value. TypeError for what is no value."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return _copied(value.bit_generator.state)
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, deque | set):
+        return _copied(list(value))
+    return _copied(dict(value) if isinstance(value, dict) else value)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if value.is_leaf and value.requires_grad:
+            raise TypeError("a weight")
+        return value.detach().clone()
+    if isinstance(value, np.generic):
+        return _copied(value.item())
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    if type(value) in (dict, OrderedDict) and all(map(is_plain, value)):
+        return dict(zip(value, map(_copied, value.values()), strict=True))
+    if not is_plain(value):
+        raise TypeError(type(value).__name__)
+    return value
+
+
+def with_content(present: Any, plain: Any, device: torch.device) -> Any:
+    """Return ``present`` with the content ``plain``, changed in place if its type allows that."""
+    match present, plain:
+        case torch.Generator(), Tensor():
+            present.set_state(plain.cpu())
+        case random.Random(), tuple():
+            present.setstate(plain)
+        case np.random.Generator(), dict():
+            present.bit_generator.state = plain
+        case np.ndarray(), Tensor() if present.shape == plain.shape:
+            present[...] = plain.numpy()
+        case Tensor(), Tensor() if present.is_leaf and is_alike(present, plain):
+            present.copy_(plain)
+        case (dict(), dict()) | (set(), set() | list()):
+            present.clear()
+            present.update(plain)
+        case ((list() | deque()), (list() | deque())):
+            present.clear()
+            present.extend(plain)
+        case np.ndarray(), Tensor():
+            return plain.numpy()
+        case _, Tensor():
+            return plain.to(device)
+        case np.generic(), bool() | int() | float() | complex():
+            return present.dtype.type(plain)
+        case _:
+            return plain
+    return present
+
+
+def changed(before: Mapping[Any, Value], now: Mapping[Any, Value]) -> list[Any]:
+    """Return the names of the values that are new or have another content."""
+    old = {name: before[name].plain for name in now if name in before}
+    return [name for name in now if name not in old or not is_same(old[name], now[name].plain)]
+
+
+def is_same(old: Any, new: Any) -> bool:
+    """Return whether two contents are the same, also if they are NaN."""
+    if isinstance(old, Tensor) and isinstance(new, Tensor):
+        return is_alike(old, new) and torch.equal(old.cpu(), new.cpu())
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, dict):
+        return list(old) == list(new) and all(is_same(old[name], new[name]) for name in old)
+    if isinstance(old, list | tuple):
+        return len(old) == len(new) and all(map(is_same, old, new))
+    return bool(old == new or (old != old and new != new))  # noqa: PLR0124
+
+
+def is_alike(old: Tensor, new: Tensor) -> bool:
+    return old.shape == new.shape and old.dtype == new.dtype

@@ -16,7 +16,7 @@ Source:
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from framework.errors import ConfigError
 
@@ -39,6 +39,7 @@ ALL = -1  # in place of the number of a block
 MOST_SHOWN = 12  # names in a message
 
 Group = dict[str, Any]
+Thaws = dict[str, int | None]  # the step from which on each frozen parameter is trained, if any
 
 
 class Scaling(NamedTuple):
@@ -74,20 +75,19 @@ def scaling_of(optim: dict[str, Any], batch_size: int) -> Scaling:
     return Scaling(rule, optim.get("reference_batch_size") or batch_size, batch_size)
 
 
-def is_match(name: str, patterns: str | Sequence[str]) -> bool:
-    """Return whether a pattern matches a parameter's name, or that of a module around it.
+def matching(patterns: str | Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return the parameters' names that a pattern matches, or that are inside a module of one.
 
     ``head`` matches ``head.weight``, and ``*.norm?`` matches ``layers.0.norm1.bias``.
     """
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    parts = name.split(".")
-    places = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    return any(fnmatchcase(place, pattern) for pattern in patterns for place in places)
-
-
-def matching(patterns: str | Sequence[str], names: Iterable[str]) -> list[str]:
-    """Return the names that ``is_match`` accepts, in their order."""
-    return [name for name in names if is_match(name, patterns)]
+    matched: list[str] = []
+    for name in names:
+        parts = name.split(".")
+        places = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        if any(fnmatchcase(place, pattern) for pattern in patterns for place in places):
+            matched.append(name)
+    return matched
 
 
 def what_model_has(pattern: str, names: Iterable[str]) -> str:
@@ -121,6 +121,11 @@ def named_groups(groups: Any) -> dict[str, Any]:
     return dict(groups or {})
 
 
+def thaws_of(freeze: Any) -> Thaws:
+    """Return ``freeze`` by pattern, with the step at which each thaws; None if it never does."""
+    return dict(freeze) if isinstance(freeze, Mapping) else dict.fromkeys(freeze or [])
+
+
 def parameter_groups(
     model: "nn.Module", block: Mapping[str, Any], owned: "Mapping[str, Tensor] | None" = None
 ) -> list[Group]:
@@ -143,7 +148,22 @@ def parameter_groups(
     names = list(parameters)
     groups = named_groups(block.get(GROUPS))
     # the number of each parameter's group, from 1; 0 for those of no group
-    numbers = dict.fromkeys(owned, len(groups) + 1) | _group_numbers(groups, names)
+    numbers = dict.fromkeys(owned, len(groups) + 1)
+    grouped: set[str] = set()
+    for number, (name, options) in enumerate(groups.items(), 1):
+        match = options["match"]
+        where = f"optim.groups.{name}.match = {match}"
+        own_names = matching(match, names)
+        if not own_names:
+            first = match if isinstance(match, str) else next(iter(match), "")
+            what = f"matches no parameter of the model; {what_model_has(first, names)}"
+            fix = "give names of modules or parameters, with * for any part of them"
+            raise ConfigError(147, where, what, fix)
+        if taken := [name for name in own_names if name in grouped]:
+            what = f"matches {taken[0]}, which another group has"
+            raise ConfigError(147, where, what, "give each parameter to one group")
+        grouped |= set(own_names)
+        numbers |= dict.fromkeys(own_names, number)
     free = _without_decay(model, block.get(NO_DECAY) or [], names)
     typed = {number for number, options in enumerate(groups.values(), 1) if "lr" in options}
     decay, blocks, rate = block.get(LAYER_DECAY), None, block.get("lr")
@@ -151,8 +171,6 @@ def parameter_groups(
     if decay is not None:
         if rate is None:
             raise ConfigError(311, f"optim.layer_decay = {decay}", what, "set optim.lr")
-        from framework.train.freeze import ModelBlocks  # noqa: PLC0415  # loads torch
-
         blocks = ModelBlocks(model)
     # by the number of the group, that of the block, and whether they have no weight decay
     members: dict[tuple[int, int, bool], list[Any]] = {}
@@ -188,25 +206,6 @@ def parameter_groups(
     return result
 
 
-def _group_numbers(groups: Mapping[str, Group], names: Sequence[str]) -> dict[str, int]:
-    """Return the number of each grouped parameter's group, from 1, by the parameter's name."""
-    number_of: dict[str, int] = {}
-    for number, (name, options) in enumerate(groups.items(), 1):
-        match = options["match"]
-        where = f"optim.groups.{name}.match = {match}"
-        members = matching(match, names)
-        if not members:
-            first = match if isinstance(match, str) else next(iter(match), "")
-            what = f"matches no parameter of the model; {what_model_has(first, names)}"
-            fix = "give names of modules or parameters, with * for any part of them"
-            raise ConfigError(147, where, what, fix)
-        if taken := [member for member in members if member in number_of]:
-            what = f"matches {taken[0]}, which another group has"
-            raise ConfigError(147, where, what, "give each parameter to one group")
-        number_of |= dict.fromkeys(members, number)
-    return number_of
-
-
 def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the parameters that ``optim.no_decay`` frees from weight decay."""
     free: set[str] = set()
@@ -214,9 +213,10 @@ def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[s
         own = set(matching(entry, names))
         what = f"{entry!r} matches no parameter; {what_model_has(entry, names)}"
         if entry == NORM:
-            from framework.train.freeze import normalization_parameters  # noqa: PLC0415  # loads torch
-
-            own |= normalization_parameters(model) & set(names)
+            for place, module in model.named_modules():
+                if is_normalization(module):
+                    inside = [name for name, _ in module.named_parameters(place, recurse=False)]
+                    own |= set(inside) & set(names)
             has = what_model_has("", names)
             what = f"the model has no parameters of normalization modules; {has}"
         elif entry == BIAS:
@@ -227,6 +227,67 @@ def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[s
             raise ConfigError(310, where, what, "correct or remove it")
         free |= own
     return free
+
+
+def is_normalization(module: "nn.Module") -> bool:
+    """Return whether a module normalizes.
+
+    torch's classes and those of other libraries have ``Norm`` in their names. Each of their own
+    parameters is a scale or a shift per channel, which has at most one dimension.
+    """
+    own = list(module.parameters(recurse=False))
+    return "Norm" in type(module).__name__ and all(weight.dim() <= 1 for weight in own)
+
+
+@final
+class ModelBlocks:
+    """The blocks of a model in the order in which it names them.
+
+    The model itself is opened. So is a Sequential or a list with modules that have parts, and a
+    module with such a list of modules inside. Everything else is a block. A normalization module
+    belongs to the block before it, and a parameter of an opened module to the block after it.
+
+    Attributes:
+        names: The name of each block's first module.
+        number_of: The number of each parameter's block, from 0, by the parameter's name.
+        depth: The number of blocks, at least 1.
+    """
+
+    def __init__(self, model: "nn.Module") -> None:
+        self.names: list[str] = []
+        self.number_of: dict[str, int] = {}
+        self._open(model, "")
+        self.depth = max(1, len(self.names))
+        self.number_of = {name: min(n, self.depth - 1) for name, n in self.number_of.items()}
+
+    def _open(self, module: "nn.Module", prefix: str) -> None:
+        for name, _ in module.named_parameters(recurse=False):
+            self.number_of[f"{prefix}{name}"] = len(self.names)
+        for name, child in module.named_children():
+            place = f"{prefix}{name}"
+            if next(child.parameters(), None) is None:
+                continue
+            if _is_opened(child):
+                self._open(child, f"{place}.")
+                continue
+            if not (self.names and is_normalization(child)):
+                self.names.append(place)
+            for inner, _ in child.named_parameters():
+                self.number_of[f"{place}.{inner}"] = len(self.names) - 1
+
+
+def _is_opened(module: "nn.Module") -> bool:
+    from torch import nn  # noqa: PLC0415  # configurations are checked before torch is loaded
+
+    containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    if isinstance(module, containers):
+        return any(list(child.children()) for child in module.children())
+    return any(
+        list(child.children()) and not isinstance(child, containers)
+        for inner in module.modules()
+        if isinstance(inner, containers)
+        for child in inner.children()
+    )
 
 
 def check_options(optimizer: "optim.Optimizer", block: Mapping[str, Any]) -> None:

@@ -1,33 +1,32 @@
-"""The parts that a Trainer runs with."""
+"""The parts that a Trainer runs with, and the pass of a validation, which changes no weights."""
 
+import math
+import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from framework.contracts.batch import Batch, mapped, num_records, taken
+from framework.contracts.class_labels import raise_if_label
+from framework.contracts.data import MicroBatches
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import (
-    Objective,
-    PredictionMetrics,
-    Schedule,
-)
+from framework.contracts.training import Objective, PredictionMetrics, Report, Schedule
 from framework.errors import say
 from framework.schedule.torch_schedule import TorchSchedule
+from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
-from framework.train.ema import Average
-from framework.train.freeze import Freeze
-from framework.train.metrics import TrainPlan
-from framework.train.objective_state import ObjectiveState
+from framework.train.metrics import PassPlace, Results, Tally, TrainPlan
+from framework.train.objective_state import ObjectiveState, evaluating
 from framework.train.watching import Goal, Watching
+from framework.train.weights import Average, Freeze
 
-
-def never() -> bool:
-    """Return False: the default of ``Parts.stop``."""
-    return False
+VAL = "val"
 
 
 @final
@@ -51,7 +50,7 @@ class Parts:
     freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
     owned: ObjectiveState | None = None  # weights and state of ``objective``
     average: Average | None = None  # None: the weights themselves are evaluated and kept
-    stop: Callable[[], bool] = never  # called after every step; the ranks agree on the answer
+    stop: Callable[[], bool] = lambda: False  # called after every step; the ranks agree on it
     metrics: PredictionMetrics | None = None  # further metrics of the validation
     best: Goal | None = None  # what the best validation has most of; None: the objective decides
     watching: Watching | None = None  # watchers, which may end the run
@@ -65,14 +64,176 @@ class Parts:
             return self
         return replace(self, model=self.freeze.move_to(step, self.model))
 
-    def is_late(self) -> bool:
-        """Return whether it is time to save. Only rank 0 knows."""
-        if self.checkpoints is None or self.parallel.rank != 0:
-            return False
-        return self.checkpoints.is_late()
-
     def switch_to_training(self) -> None:
         """Switch the model to training, except for batch norm that is frozen."""
         self.model.train()
         if self.freeze is not None:
             self.freeze.hold()
+
+    def splits(self) -> dict[str, Loader]:
+        """Return the loader of each validation set by the name of its split."""
+        if isinstance(self.val, Mapping):
+            return {f"{VAL}.{name}": loader for name, loader in self.val.items()}
+        return {} if self.val is None else {VAL: self.val}
+
+
+def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> list[Report]:
+    """Evaluate ``model`` on every validation set. The next one begins to be read meanwhile."""
+    results: list[Report] = []
+    following = [*list(splits.values())[1:], None]
+    for (split, loader), after in zip(splits.items(), following, strict=True):
+        if after is not None:
+            after.expect(0, 0, after.num_steps)
+        start = time.perf_counter()
+        means, count, arrays = evaluate(
+            model,
+            loader.epoch(0),
+            parts.objective,
+            parts.precision,
+            parts.val_clock,
+            parts.parallel,
+            parts.metrics,
+        )
+        records_per_s = count / (time.perf_counter() - start)
+        spans = parts.val_clock.spans()
+        results.append(Report(split, 0, 0, means, records_per_s, spans, arrays=arrays))
+    return results
+
+
+def is_better(
+    parts: Parts, splits: Mapping[str, Loader], new: Mapping[str, float], old: Mapping[str, float]
+) -> bool:
+    """Return whether a validation is better than the best so far, which is empty at first.
+
+    A metric decides, or the objective by the means of the first set. A number is better than NaN.
+    """
+    if parts.best is not None:
+        return parts.best.better(new, old) or not old
+    if not old:
+        return True
+    prefix = prefix_of(next(iter(splits)))
+    new, old = (
+        {name.removeprefix(prefix): means[name] for name in means if name.startswith(prefix)}
+        for means in (new, old)
+    )
+    if is_nan(new, "loss") != is_nan(old, "loss"):
+        return is_nan(old, "loss")
+    if parts.objective.better(new, old):
+        return True
+    # No comparison with NaN holds: a metric that was NaN once would stay the best for ever.
+    was_nan = any(is_nan(old, name) and not is_nan(new, name) for name in new)
+    return was_nan and not parts.objective.better(old, new)
+
+
+def is_nan(means: Mapping[str, float], name: str) -> bool:
+    return math.isnan(means.get(name, 0.0))
+
+
+def prefix_of(split: str) -> str:
+    """Return what the names of a split's means begin with: of several sets, NAME and a dot."""
+    _, dot, name = split.partition(".")
+    return f"{name}{dot}"
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    passes: MicroBatches,
+    objective: Objective,
+    precision: Precision,
+    clock: Clock,
+    parallel: Parallel,
+    metrics: PredictionMetrics | None = None,
+) -> Results:
+    """Return the mean loss and the metrics of the records of all ranks, and their number.
+
+    The model is left in evaluation mode; the caller switches it back. The random generators are
+    restored afterwards, so that learning does not depend on how often a run validates.
+    """
+    model.eval()
+    tally = Tally(objective, drops_bad=False)
+    clock.skip()  # The time since the last validation does not count.
+    with evaluating(objective), kept_generators(parallel.device), closing(passes) as batches:
+        for batch, weight, _ in batches:
+            try:
+                with precision.autocast():
+                    outcome = objective(model, batch)
+            except (IndexError, RuntimeError) as error:
+                raise_if_label(error, batch, "validation data")
+                raise
+            clock.mark("forward")
+            # A weight of 0 marks a filler: its records do not count.
+            if metrics is not None and weight > 0 and outcome.predictions is not None:
+                metrics.add(outcome.predictions)
+            tally.add(outcome, num_records(batch), weight, PassPlace(0, None))
+            clock.mark("report")
+    results = tally.results(parallel.total)
+    for name, value in ({} if metrics is None else metrics.results()).items():
+        if value.dim():
+            results.arrays[name] = value
+        else:
+            results.means[name] = float(value)
+    return results
+
+
+@final
+class OutputRecorder(nn.Module):
+    """A model that keeps its outputs. In all else it is the model inside."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.outputs: list[Any] = []
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        output = self.inner(*arguments, **keywords)
+        self.outputs.append(output)
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+
+@final
+class GivenOutputs(nn.Module):
+    """A model that gives outputs it had before, in their order: of a batch, or of one record."""
+
+    def __init__(
+        self,
+        outputs: list[Any],
+        num_records: int,
+        record: int | None = None,
+        training: bool = False,
+    ) -> None:
+        super().__init__()
+        self._outputs = iter(outputs)
+        self._num_records = num_records
+        self._record = record
+        self.train(training)
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        def cut(tensor: Tensor) -> Tensor:
+            if self._record is None or not tensor.dim() or len(tensor) != self._num_records:
+                return tensor
+            return tensor[self._record : self._record + 1]
+
+        return mapped(next(self._outputs), cut)
+
+
+def record_losses(
+    objective: Objective, outputs: list[Any], batch: Batch, training: bool = False
+) -> Tensor:
+    """Return the loss of each record of a batch whose outputs are known: float64 [B], on the host.
+
+    ``outputs`` are what the model returned for the batch, call by call. Whatever the objective
+    raises for an output that cannot be cut is raised here.
+    """
+    num_records = len(batch["index"])
+    losses: list[Tensor] = []
+    for record in range(num_records):
+        model = GivenOutputs(outputs, num_records, record, training)
+        losses.append(objective(model, taken(batch, torch.tensor([record]))).loss)
+    return torch.stack(losses).double().cpu()

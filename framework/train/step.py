@@ -20,10 +20,10 @@ from framework.contracts.training import (
 from framework.errors import ConfigError, DistributedError, NumericError, PacelineError
 from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
-from framework.train.ema import Average, is_sharded, local
 from framework.train.metrics import PassPlace, Progress, TrainPlan
 from framework.train.objective_state import ObjectiveState
 from framework.train.parameter_groups import UNTIL
+from framework.train.weights import Average, is_sharded, local
 
 FIX = "lower optim.lr, set clip_norm, or look at the data"
 
@@ -311,7 +311,7 @@ class Stepper:
         self.counts.rescale()
         changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
         if changed and self.average is not None and self.average.is_constant:
-            self.average.update()
+            self.average.update(self.average.decay)
         return changed
 
     def step(self, progress: Progress, last_step: int) -> None:
@@ -360,7 +360,8 @@ class Stepper:
         """Yield each buffer with the one that is remembered, unless its shape has changed since."""
         named = dict(self.model.named_buffers())  # anew, since a model may replace its buffers
         if self.owned is not None:
-            named |= dict(self.owned.named_buffers())
+            for place, module in self.owned.modules.items():
+                named |= dict(module.named_buffers(place))
         for name, buffer in named.items():
             kept = self._buffers.get(name)
             yield name, buffer, kept if kept is not None and kept.shape == buffer.shape else None

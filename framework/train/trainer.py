@@ -15,11 +15,9 @@ from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, set_generator_state
 from framework.train.cuda_graph import GraphedPasses
 from framework.train.metrics import PassPlace, Progress, Tally, next_due, next_validation
-from framework.train.parts import Parts
-from framework.train.rank_watch import RankWatch
+from framework.train.parts import Parts, is_better, is_nan, prefix_of, validated
 from framework.train.step import CountWeights, Passes, Stepper, all_finite, gone_wrong
-from framework.train.validate import is_better, means_of_sets, splits_of, validated, warn_of_nan
-from framework.train.watching import Reporter, TrainPace, Watching
+from framework.train.watching import RankWatch, Reporter, TrainPace, Watching
 
 LEAD = 4  # steps before a validation, when its first batches begin to be read
 TOO_FEW = "Expected more than 1 value per channel"  # torch's batch norm, for a single record
@@ -51,13 +49,15 @@ class Trainer:
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self._best_before = self.best  # stays the best if the new one cannot be saved
-        self.val_means: dict[str, float] = {}  # of the latest validation, as ``means_of_sets``
+        self.val_means: dict[
+            str, float
+        ] = {}  # of the latest validation; of several sets, as NAME.loss
         self.spans = SpanSum()  # over all steps of this run
         self.pace = TrainPace()
         self.validate_s = 0.0
         self.stopped = False  # whether ``parts.stop`` ended the run before its last step
         self.ended = ""  # why a watcher ended the run before its last step
-        self._splits = splits_of(parts.val)
+        self._splits = parts.splits()
         self._watching = parts.watching or Watching({}, parts.parallel)
         self._reporter = Reporter(parts.train.identity, parts.parallel.device)
         self.ranks = RankWatch(parts.clock, parts.parallel)  # what all ranks measure
@@ -142,8 +142,11 @@ class Trainer:
             parts.clock.mark("optimizer")
         progress.step += 1
         progress.epoch_step += 1
+        is_late = False
+        if parts.checkpoints is not None and parts.parallel.rank == 0:  # which alone knows
+            is_late = parts.checkpoints.is_late()
         asks = self._watching.asks
-        stopped, late, ends = parts.parallel.agree(parts.stop(), parts.is_late(), asks)
+        stopped, late, ends = parts.parallel.agree(parts.stop(), is_late, asks)
         if progress.step < self._next_due and not (stopped or late or ends):
             parts.clock.mark("report")
             return False
@@ -252,10 +255,18 @@ class Trainer:
         with self.stepper.averaged():
             results = validated(parts, self._splits, self.stepper.model)
         parts.switch_to_training()
+        means: dict[str, float] = {}
         for result in results:
             self._write(result)
-        means = means_of_sets(results)
-        warn_of_nan(parts, self.progress.step, means, self.val_means)
+            prefix = prefix_of(result.split)
+            means |= {f"{prefix}{name}": mean for name, mean in result.means.items()}
+        losses = [name for name in means if name == "loss" or name.endswith(".loss")]
+        # unless the previous validation was NaN, too
+        names = [n for n in losses if is_nan(means, n) and not is_nan(self.val_means, n)]
+        if names:
+            what = f"the {', '.join(names)} of the validation after step {self.progress.step}"
+            fix = "look at the validation data, or lower optim.lr"
+            parts.say(f"warning: {what} is NaN; {fix}")
         self.val_means = means
         self.stepper.follow(self.val_means, parts.parallel)
         best = is_better(parts, self._splits, self.val_means, self.best)
@@ -280,7 +291,8 @@ class Trainer:
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
         is_lost = False
         if parts.parallel.rank == 0:
-            self._reporter.flush()
+            for sink in self._reporter.sinks:
+                sink.flush()
             ends = self.stopped or bool(self.ended) or self.progress.step == self._last_step
             saved = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
             is_lost = best and not saved.is_best

@@ -19,7 +19,7 @@ from framework.measure.clock import NoClock
 from framework.system.rng import choose_algorithms, is_deterministic
 from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import newest_state, save_state
-from framework.train.validate import evaluate
+from framework.train.parts import evaluate
 from tests.cli.command import config_of, paceline
 from tests.saved_runs import change, digits_run, summary_of, write_signed
 

@@ -24,9 +24,9 @@ from framework.objective.classify import Classify
 from framework.objective.own_loss import OwnLoss
 from framework.run import group_table
 from framework.sink.jsonl import JsonlSink
-from framework.train.freeze import Freeze, freeze_layers
 from framework.train.parameter_groups import parameter_groups
 from framework.train.trainer import Trainer
+from framework.train.weights import Freeze, freeze_layers
 from tests.config.assembled import assembled, parts_of
 
 SMALL_NET = ("model=airbench", "model.widths=[4,4]", "model.whiten_records=40")

@@ -30,7 +30,7 @@ from framework.parallel.meeting import share_text
 from framework.parallel.virtual import VirtualParallel
 from framework.precision.fp32 import FP32
 from framework.system.stopping import die_with_parent, leave, set_all
-from framework.train.validate import evaluate
+from framework.train.parts import evaluate
 from framework.train.watching import EarlyStop, Goal, Idle, Watching
 from tests.contract.parallel_facts import facts_of
 from tests.fakes import FakeClock, FakeLoader, make_data, make_model, make_trainer

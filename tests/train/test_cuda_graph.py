@@ -12,7 +12,7 @@ from framework.precision.fp32 import FP32
 from framework.schedule.plateau import Plateau
 from framework.train import cuda_graph
 from framework.train.cuda_graph import WARM_UPS, CudaRecorder
-from framework.train.ema import Average
+from framework.train.weights import Average
 from tests.fakes import FakeClock, FakeLoader, FakeSink, make_data, make_trainer
 from tests.train.states import same
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from framework.objective.classify import Classify
-from framework.train.weight_files import CHUNK, start_from_data
+from framework.train.weights import CHUNK, start_from_data
 
 IMAGES = torch.randn(CHUNK + 30, 4, generator=torch.Generator().manual_seed(0))
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from framework.errors import ConfigError
 from framework.measure.clock import NoClock
-from framework.train.freeze import Freeze, freeze_layers, thaws_of
+from framework.train.parameter_groups import thaws_of
+from framework.train.weights import Freeze, freeze_layers
 from tests.fakes import FakeCheckpoints, make_data, make_trainer
 from tests.train.states import average, same, saved_at
 from tests.train.test_cuda_graph import Again

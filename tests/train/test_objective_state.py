@@ -11,8 +11,7 @@ from framework.errors import ConfigError
 from framework.objective.classify import Classify
 from framework.objective.own_loss import OwnLoss
 from framework.parallel.none import NoParallel
-from framework.train.objective_state import ObjectiveState, evaluating
-from framework.train.owned_objects import untouched
+from framework.train.objective_state import ObjectiveState, evaluating, untouched
 from tests.fakes import CPU, FakeCheckpoints, make_model
 from tests.parallel.launching import of_two_ranks
 from tests.train.owned import ByCenters, Centers, Deep, learned_with_centers, trainer_of

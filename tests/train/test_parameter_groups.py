@@ -8,11 +8,12 @@ from framework.errors import ConfigError
 from framework.model.resnet18 import ResNet18
 from framework.parallel.batch_norm import HostSyncBatchNorm
 from framework.parallel.hang import Exchange
-from framework.train.freeze import ModelBlocks, is_normalization
 from framework.train.parameter_groups import (
     SCALINGS,
+    ModelBlocks,
     Scaling,
     check_options,
+    is_normalization,
     matching,
     parameter_groups,
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from framework.contracts.span import ALL_SPANS, SPANS
 from framework.measure.clock import HostClock, RankClock
 from framework.parallel.start_ranks import launch
-from framework.train.rank_watch import RankWatch, late_rank, late_steps
+from framework.train.watching import RankWatch, late_rank, late_steps
 from tests.fakes import make_trainer, span
 from tests.parallel.launching import ENVIRONMENT
 

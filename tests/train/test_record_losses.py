@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from framework.objective.classify import Classify
-from framework.train.validate import GivenOutputs, OutputRecorder, record_losses
+from framework.train.parts import GivenOutputs, OutputRecorder, record_losses
 
 
 class Net(nn.Module):

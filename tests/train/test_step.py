@@ -14,9 +14,9 @@ from framework.precision.fp32 import FP32
 from framework.schedule.cosine import Cosine
 from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
-from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.step import CountWeights, Passes, Stepper
+from framework.train.weights import Average
 from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model
 from tests.train.states import same
 
@@ -158,7 +158,7 @@ def test_an_update_keeps_the_decay_s_share_of_the_old_average_and_leaves_the_mod
     model = one_weight(8.0)
     average = Average(model, 0.75)
     shift(model, 4.0)
-    average.update()
+    average.update(average.decay)
     assert average.state_dict()["weight"].item() == 9.0
     assert model.weight.item() == 12.0
 

@@ -15,7 +15,7 @@ from framework.objective.restore import Restore
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.train.checkpoint import Saved
-from framework.train.validate import evaluate, is_better
+from framework.train.parts import evaluate, is_better
 from framework.train.watching import Goal
 from tests.fakes import (
     CPU,

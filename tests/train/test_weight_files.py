@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from framework.errors import CheckpointError
-from framework.train.weight_files import read_weights
+from framework.train.weights import read_weights
 from tests.faults.hostile import CALLS, CANARY, evil_files
 from tests.train.test_checkpoint import flip, trained
 

@@ -152,7 +152,7 @@ def _train(probe: Probe, seconds: float, sizes: list[float]) -> tuple[Trainer, f
     parts = training_parts(probe.assembly, stop=timer)
     train = Through(parts.train, lambda batches: noted_sizes(batches, sizes))
     trainer = Trainer(replace(parts, train=train, val=None))
-    timer.at_start += [sizes.clear, trainer.ranks.forget]
+    timer.at_start += [sizes.clear, trainer.ranks.restart]
     trainer.fit()
     return trainer, timer.step_s
 

@@ -27,7 +27,7 @@ from framework.run import span_figures
 from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
 from framework.system.run_dir import redacted
-from framework.train.validate import GivenOutputs, OutputRecorder, evaluate, record_losses
+from framework.train.parts import GivenOutputs, OutputRecorder, evaluate, record_losses
 
 RESULT = "evaluation.json"
 MOST_CLASSES = 256  # of maps

@@ -17,11 +17,10 @@ from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, Outcome
 from framework.errors import words_of
 from framework.system.rng import kept_generators
-from framework.train.ema import is_sharded
 from framework.train.metrics import PassPlace, Tally, metrics_of
-from framework.train.parts import Parts
+from framework.train.parts import OutputRecorder, Parts, record_losses
 from framework.train.step import are_finite, gradients
-from framework.train.validate import OutputRecorder, record_losses
+from framework.train.weights import is_sharded
 
 
 class LastStepTaken(Exception):
