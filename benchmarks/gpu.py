@@ -59,8 +59,7 @@ from framework.contracts.data import Augment, MicroBatch  # noqa: E402
 from framework.contracts.loader import LoaderContext  # noqa: E402
 from framework.errors import ResourceError  # noqa: E402
 from framework.loader.plain import PlainLoader  # noqa: E402
-from framework.loader.prefetch import PrefetchLoader  # noqa: E402
-from framework.loader.queue import Ahead, Occupancy  # noqa: E402
+from framework.loader.prefetch import Ahead, Occupancy, PrefetchLoader  # noqa: E402
 from framework.loader.stream import StreamLoader  # noqa: E402
 from framework.measure.clock import make_clock  # noqa: E402
 from framework.measure.host import machine  # noqa: E402

@@ -33,7 +33,7 @@ from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
 from framework.order.draws import draw_kernel
-from framework.sink.relays import MeasuredSink
+from framework.sink.base import MeasuredSink
 from framework.system import native
 from framework.system.run_dir import (
     ENDED,

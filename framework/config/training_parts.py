@@ -39,7 +39,7 @@ from framework.media.decode import colored
 from framework.objective.own_loss import OwnLoss
 from framework.parallel.ddp import warm_up_ddp
 from framework.schedule.plateau import Plateau
-from framework.sink.relays import TolerantSink
+from framework.sink.base import TolerantSink
 from framework.store.columns import is_number
 from framework.system.extras import needed
 from framework.system.rng import kept_generators

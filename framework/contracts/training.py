@@ -197,4 +197,5 @@ class Sink(Protocol):
     def flush(self) -> None:
         """Put on disk what was written. Called before a state is saved."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the sink, after the last report."""

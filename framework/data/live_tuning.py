@@ -8,7 +8,7 @@ from typing import Any, final
 from framework.contracts.waits import Waits
 from framework.data.source import WorkerSource
 from framework.errors import ConfigError
-from framework.loader.queue import QueuedLoader
+from framework.loader.prefetch import PrefetchLoader
 from framework.loader.tuner import Observation, ReadPlan, Tuner, TunerLimits
 from framework.measure.host import (
     available_memory_bytes,
@@ -57,7 +57,7 @@ class LiveTuning:
         say: Callable[[str], None],
     ) -> None:
         self._source = source
-        self._queue = loader if isinstance(loader, QueuedLoader) else None
+        self._queue = loader if isinstance(loader, PrefetchLoader) else None
         self._waits = waits
         self._say = say
         self._cores = cores

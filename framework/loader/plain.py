@@ -6,8 +6,8 @@ The step waits for work that the source's workers have not done ahead.
 from typing import final
 
 from framework.contracts.data import MicroBatches
-from framework.contracts.loader import LoaderContext, LoaderStats
-from framework.loader.queue import EpochLoader, Steps, host_batches
+from framework.contracts.loader import LoaderStats
+from framework.loader.prefetch import EpochLoader, Steps, host_batches
 
 
 @final
@@ -17,11 +17,7 @@ class PlainLoader(EpochLoader):
     With ``pin_memory``, CUDA copies from page-locked memory.
     """
 
-    def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
-        super().__init__(pin_memory, context)
-
     def stats(self) -> LoaderStats:
-        # There is no queue.
         source = self.context.source
         return LoaderStats(source.stages(), ready=None, depth=0, content=source.content())
 

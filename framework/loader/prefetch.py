@@ -1,14 +1,368 @@
-"""A background thread makes host batches while the step runs; the copy stays in line."""
+"""A loader with a background thread and a bounded queue, and what all loaders share."""
 
-from typing import final
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from queue import Empty, Full, Queue
+from typing import Generic, NamedTuple, TypeVar, final
 
-from framework.contracts.loader import LoaderContext
-from framework.loader.queue import QueuedLoader
+import torch
+
+from framework.contracts.batch import move, pin
+from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.loader import LoaderContext, LoaderStats
+from framework.system.at_end import forgotten, stop_at_end
+from framework.system.native import beside, limit_threads
+from framework.system.page_locked import use
+
+Stream = torch.cuda.Stream
+T = TypeVar("T")
+POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
+# Forward passes that the host may queue ahead of the device. After a wait, at least four are left.
+RUN_AHEAD = 6
+
+
+class Steps(NamedTuple):
+    """Steps that follow each other, maybe over the ends of epochs."""
+
+    epoch: int
+    start: int  # the first one, in this epoch
+    num_steps: int
+
+
+def host_batches(
+    context: LoaderContext, steps: Steps, pinned: bool, consumer: Stream | None = None
+) -> MicroBatches:
+    """Yield the source's batches, page-locked if ``pinned``. What else this thread makes is not.
+
+    A source that makes batches on the device does so in the stream of the ``consumer``, so that the
+    order of that stream keeps them right. DataError D195 for a label that numbers no class.
+    """
+    use(context.device, pinned=False, stream=consumer)
+    source, check = context.source, context.labels
+    if check is not None and check.allowed is None:
+        check = None
+    is_rest = steps.num_steps == source.order.num_steps - steps.start
+    if is_rest or not source.reads_on:
+        batches = source.batches(steps.epoch, steps.start)
+    else:
+        batches = source.stream(*steps)
+    with closing(batches):
+        if not pinned and check is None:
+            yield from batches
+            return
+        while True:
+            use(context.device, pinned=pinned)
+            try:
+                micro = next(batches, None)
+                if micro is None:
+                    return
+                if check is not None:
+                    check(micro.batch)
+                if pinned:
+                    micro = micro._replace(batch=pin(micro.batch))
+            finally:
+                use(context.device, pinned=False)
+            yield micro
+
+
+def copied(
+    batches: Iterable[MicroBatch], context: LoaderContext, epoch: int, number: int
+) -> MicroBatches:
+    """Copy host batches to the device and augment them there, in line with the step.
+
+    ``number`` is that of the first batch, as in ``Waits.begin``.
+    """
+    pace = Pace(context.device)
+    waits = context.waits
+    waits.begin(number)
+    for micro in batches:
+        context.clock.mark("wait")
+        waits.arrived()
+        batch = context.augment(move(micro.batch, context.device), epoch)
+        context.clock.mark("copy")
+        # ``micro._replace`` would take a microsecond.
+        yield MicroBatch(batch, micro.weight, micro.last)
+        pace.end_pass()
+        waits.ask()
 
 
 @final
-class PrefetchLoader(QueuedLoader):
-    """A loader that keeps host batches ready, page-locked if ``pin_memory`` and on CUDA."""
+class Pace:
+    """Lets the host queue at most ``RUN_AHEAD`` passes that the device has not done.
+
+    Memory of a batch comes back only when the device is done with it. Without a limit, a host with
+    few kernels to launch, such as a captured step, would fill both memories with batches.
+
+    Only every second pass is looked at, because recording an event takes up to 10 us of the host.
+    Make it in the thread, and on the stream, of the step.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream: Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.current_stream(device)
+        self._num_passes = 0
+        self._done: deque[torch.cuda.Event] = deque()  # of every second pass
+
+    def end_pass(self) -> None:
+        """Count the work that was queued since the last call, and wait for older work."""
+        if self._stream is None:
+            return
+        self._num_passes += 1
+        if self._num_passes % 2:
+            return
+        is_full = 2 * len(self._done) == RUN_AHEAD
+        # the oldest was waited for
+        event = self._done.popleft() if is_full else torch.cuda.Event()
+        event.record(self._stream)
+        self._done.append(event)
+        if 2 * len(self._done) == RUN_AHEAD:
+            self._done[0].synchronize()
+
+
+@final
+class Occupancy:
+    """How many items were ready when the next one was taken, over all queues of a loader's life.
+
+    Only the thread that takes items may use it.
+    """
+
+    def __init__(self) -> None:
+        self.num_ready = self.num_taken = 0  # the sum, and the items that were taken
+        self.newest = 0  # how many were ready at the newest time
+        self._before = 0, 0
+
+    def count(self, num_ready: int) -> None:
+        self.newest = num_ready
+        self.num_ready += num_ready
+        self.num_taken += 1
+
+    def take(self) -> float | None:
+        """Return the mean since the last call, or None if nothing was taken."""
+        num_ready, num_taken = self._before
+        self._before = self.num_ready, self.num_taken
+        if self.num_taken == num_taken:
+            return None
+        return (self.num_ready - num_ready) / (self.num_taken - num_taken)
+
+
+class _End(NamedTuple):
+    """The end of the epoch, with the error that ended it."""
+
+    error: BaseException | None
+
+
+@final
+class Ahead(Generic[T]):
+    """An iterator that a thread runs ahead of its consumer, by ``depth`` items.
+
+    Order is kept, and an error is raised in place of the item that it prevented. ``close`` stops
+    and joins the thread, in which it also closes a generator. ``num_threads`` share its work.
+    """
+
+    def __init__(
+        self, produce: Iterator[T], depth: int, occupancy: Occupancy, num_threads: int = 1
+    ) -> None:
+        self._produce = produce
+        self._depth = depth
+        self._occupancy = occupancy
+        self._num_threads = num_threads
+        # one thread alone writes each; the queue's own size would take its lock
+        self._num_made = 0
+        self._num_taken = 0
+        self._queue: Queue[T | _End] = Queue(depth)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
+        self._thread.start()
+        stop_at_end(self)
+
+    def deepen(self, depth: int) -> None:
+        """Let the thread run ahead by another number of items from now on."""
+        self._depth = depth
+        with self._queue.mutex:
+            self._queue.maxsize = depth
+            self._queue.not_full.notify_all()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next item, or the end, is there already."""
+        return not self._queue.empty()
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            # the producer may hold one more that does not fit
+            num_ready = min(self._num_made - self._num_taken, self._depth)
+            item = self._queue.get()
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            self._num_taken += 1
+            self._occupancy.count(num_ready)
+            yield item
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        return [self._thread]
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def close(self) -> None:
+        forgotten(self)
+        self.stop()
+        while self._thread.is_alive():
+            try:
+                self._queue.get_nowait()  # make room for a producer that waits to put
+            except Empty:
+                self._thread.join(POLL_S)
+
+    def _run(self) -> None:
+        """Put the items into the queue until ``stop``, and close a generator."""
+        error: BaseException | None = None
+        try:
+            try:
+                limit_threads(self._num_threads)
+                for item in self._produce:
+                    self._num_made += 1
+                    if not self._put(item):
+                        break
+            finally:
+                if isinstance(self._produce, Generator):
+                    self._produce.close()
+        except BaseException as raised:  # noqa: BLE001  # handed to the consumer, whatever it is
+            error = raised
+        self._put(_End(error))
+
+    def _put(self, item: T | _End) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._queue.put(item, timeout=POLL_S)
+            except Full:
+                continue
+            return True
+        return False
+
+
+class EpochLoader(ABC):
+    """What loaders share: host batches that are read without a stop over the ends of epochs.
+
+    ``expect`` begins to read, and ``epoch`` goes on with what it began, or begins what is expected.
+    What nobody expects is read epoch by epoch. Copies are in line with the step.
+    """
+
+    def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
+        self.context = context
+        self.pin = pin_memory and context.device.type == "cuda"
+        self.num_steps = context.source.order.num_steps
+        self.identity = context.source.order.identity
+        self.notes: tuple[str, ...] = ()
+        self._opened: MicroBatches | Ahead[MicroBatch] | None = None
+        self._expected = Steps(0, 0, 0)  # what ``epoch`` shall begin
+        self._next = Steps(0, 0, 0)  # what is left of the open batches
+        self._number = 0  # of the next batch, since they were opened
+
+    @abstractmethod
+    def _open(self, steps: Steps) -> "MicroBatches | Ahead[MicroBatch]":
+        """Return the host batches of some steps."""
+
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        with self._host(epoch, start) as batches:
+            yield from copied(batches, self.context, epoch, self._number)
+
+    def expect(self, epoch: int, start: int, steps: int) -> None:
+        expected = Steps(epoch, start, steps)
+        is_open = self._opened is not None and self._next == expected
+        source = self.context.source
+        if is_open or not source.reads_on:
+            return
+        self._end()
+        self._expected = expected
+        if steps and not source.starts_processes:
+            self._begin(expected)
+
+    def _begin(self, steps: Steps) -> None:
+        self._expected = Steps(0, 0, 0)
+        self._opened = self._open(steps)
+        self._next = steps
+        self._number = 0
+
+    def _end(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def _host(self, epoch: int, start: int) -> closing[MicroBatches]:
+        """Return the host batches of the rest of an epoch, which are open.
+
+        Closing them ends all reading, unless they are taken and batches of a next epoch follow.
+        """
+        if self._opened is None or self._next[:2] != (epoch, start):
+            self._end()
+            steps = Steps(epoch, start, self.num_steps - start)
+            if self._expected.num_steps and self._expected[:2] == steps[:2]:
+                steps = self._expected
+            self._begin(steps)
+        elif self.context.source.reads_on:
+            self.context.source.check()  # it has read from files that may be others by now
+        return closing(self._taken())
+
+    def _taken(self) -> MicroBatches:
+        assert self._opened is not None
+        goes_on = False
+        try:
+            for micro in self._opened:
+                self._number += 1
+                if micro.last:
+                    epoch, step, left = self._next
+                    ends_epoch = step + 1 == self.num_steps
+                    self._next = Steps(epoch, step + 1, left - 1)
+                    if ends_epoch:
+                        self._next = Steps(epoch + 1, 0, left - 1)
+                    goes_on = ends_epoch and left > 1
+                yield micro
+                if goes_on:
+                    return
+        finally:
+            if not goes_on:
+                self._end()
+
+    def close(self) -> None:
+        self._end()
+        self.context.source.close()
+
+
+class PrefetchLoader(EpochLoader):
+    """A loader that keeps host batches ready, page-locked if ``pin_memory`` and on CUDA.
+
+    ``depth`` is the number of batches that are ready ahead of the step or of its copy.
+    """
 
     def __init__(self, depth: int, pin_memory: bool, *, context: LoaderContext) -> None:
-        super().__init__(depth, pin_memory, context)
+        super().__init__(pin_memory, context=context)
+        self.depth = depth
+        self.occupancy = Occupancy()
+        self._running: Ahead[MicroBatch] | None = None
+
+    def deepen(self, depth: int) -> None:
+        """Keep another number of batches ready from now on."""
+        self.depth = depth
+        if self._running is not None:
+            self._running.deepen(depth)
+
+    def _open(self, steps: Steps) -> Ahead[MicroBatch]:
+        consumer = None
+        if self.context.device.type == "cuda":
+            consumer = torch.cuda.current_stream(self.context.device)
+        host = host_batches(self.context, steps, self.pin, consumer)
+        threads = beside(self.context.device)
+        self._running = Ahead(host, self.depth, self.occupancy, threads)
+        return self._running
+
+    def stats(self) -> LoaderStats:
+        source = self.context.source
+        ready = self.occupancy.take()
+        return LoaderStats(source.stages(), ready, self.depth, source.content())

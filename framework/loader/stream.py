@@ -21,7 +21,7 @@ from torch import Tensor
 from framework.contracts.batch import Batch, leaves, move
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext
-from framework.loader.queue import Ahead, Pace, QueuedLoader, copied
+from framework.loader.prefetch import Pace, PrefetchLoader, copied
 
 
 class _Copy(NamedTuple):
@@ -31,7 +31,7 @@ class _Copy(NamedTuple):
 
 
 @final
-class StreamLoader(QueuedLoader):
+class StreamLoader(PrefetchLoader):
     """A loader that overlaps copies with steps.
 
     ``copies`` is the number of batches on their way to the device. A single copy runs before its
@@ -39,7 +39,7 @@ class StreamLoader(QueuedLoader):
     """
 
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
-        super().__init__(depth, True, context)
+        super().__init__(depth, pin_memory=True, context=context)
         self.copies = copies
         self.stream: torch.cuda.Stream | None = None
         if context.device.type == "cuda":
@@ -49,48 +49,45 @@ class StreamLoader(QueuedLoader):
             self.notes = (f"loader=stream: {what}",)
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        clock, waits = self.context.clock, self.context.waits
+        under_way: deque[_Copy] = deque()
+        failure: Exception | None = None
+        is_exhausted = False
         with self._host(epoch, start) as batches:
             if self.stream is None:
                 yield from copied(batches, self.context, epoch, self._number)
-            else:
-                assert self._running is not None
-                yield from self._overlapped(batches, self._running, epoch)
-
-    def _overlapped(
-        self, batches: MicroBatches, ahead: Ahead[MicroBatch], epoch: int
-    ) -> MicroBatches:
-        under_way: deque[_Copy] = deque()
-        pace = Pace(self.context.device)
-        exhausted = False
-        failure: Exception | None = None
-        waits = self.context.waits
-        waits.begin(self._number)
-        while True:
-            # a batch that is on its way must not wait for one that the host has not made yet
-            while (
-                not exhausted and len(under_way) < self.copies and (ahead.is_ready or not under_way)
-            ):
-                try:
-                    micro = next(batches, None)
-                except Exception as error:  # noqa: BLE001  # raised after the batches before it
-                    micro = None
-                    failure = error
-                exhausted = micro is None
-                if micro is not None:
-                    under_way.append(self._start(micro))
-            if not under_way:
-                if failure is not None:
-                    raise failure
                 return
-            copy = under_way.popleft()
-            self.context.clock.mark("wait")
-            waits.arrived()
-            batch = self.context.augment(self._arrive(copy), epoch)
-            self.context.clock.mark("copy")
-            yield copy.micro._replace(batch=batch)
-            del batch, copy
-            pace.end_pass()
-            waits.ask()
+            assert self._running is not None
+            pace = Pace(self.context.device)
+            waits.begin(self._number)
+            while True:
+                # a batch that is on its way must not wait for one that the host has not made yet
+                while (
+                    not is_exhausted
+                    and len(under_way) < self.copies
+                    and (self._running.is_ready or not under_way)
+                ):
+                    try:
+                        micro = next(batches, None)
+                    except Exception as error:  # noqa: BLE001  # raised after the batches before it
+                        micro = None
+                        failure = error
+                    is_exhausted = micro is None
+                    if micro is not None:
+                        under_way.append(self._start(micro))
+                if not under_way:
+                    if failure is not None:
+                        raise failure
+                    return
+                copy = under_way.popleft()
+                clock.mark("wait")
+                waits.arrived()
+                batch = self.context.augment(self._arrive(copy), epoch)
+                clock.mark("copy")
+                yield copy.micro._replace(batch=batch)
+                del batch, copy
+                pace.end_pass()
+                waits.ask()
 
     def _start(self, micro: MicroBatch) -> _Copy:
         assert self.stream is not None

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from framework.contracts.training import RunContext
 from framework.errors import ConfigError, words_of
-from framework.sink.tracked_sink import Event, Outbox, TrackedSink, inside, read_config
+from framework.sink.base import Event, Outbox, TrackedSink, Tracker, inside, read_config
 from framework.system.extras import needed
 from framework.system.run_dir import redacted
 
@@ -63,7 +63,7 @@ class MLflowSink(TrackedSink):
 
 
 @final
-class MLflowTracker:
+class MLflowTracker(Tracker):
     """Sends the events of an outbox. ConfigError C370 without an address that MLflow can use."""
 
     def __init__(self, outbox: Outbox, uri: str | None, experiment: str, name: str) -> None:
@@ -103,6 +103,7 @@ class MLflowTracker:
         from mlflow.entities import Metric  # noqa: PLC0415
 
         run_id = self._run_id = self._run_id or self._open()
+        uploaded = self._outbox.state.setdefault("files", {})
         metrics: list[Metric] = []
         for event in events:
             if "report" in event:
@@ -113,14 +114,21 @@ class MLflowTracker:
             metrics = []
             if "begin" in event:
                 self._begin(read_config(self._outbox.run_dir, event["begin"]))
-            elif "files" in event:
-                self._upload(event["files"])
             elif "end" in event:
                 self._client.set_terminated(run_id, event["end"], event["time_ms"])
+            for name in event.get("files", ()):  # those that are there and have changed since
+                path = inside(self._outbox.run_dir, name)
+                if path is None:
+                    continue
+                stat = path.stat()
+                identity = [stat.st_mtime_ns, stat.st_size]
+                if uploaded.get(name) != identity:
+                    folder = str(Path(name).parent)
+                    target = None if folder == "." else folder
+                    self._client.log_artifact(run_id, str(path), target)
+                    uploaded[name] = identity
+                    self._outbox.save()
         self._log_metrics(metrics)
-
-    def close(self) -> None:
-        pass
 
     def _open(self) -> str:
         """Return the id of the server's run with our token, which is made if there is none."""
@@ -168,22 +176,6 @@ class MLflowTracker:
         for start in range(0, max(len(new), len(changed)), MOST_PARAMS):
             part = slice(start, start + MOST_PARAMS)
             self._client.log_batch(self._run_id, params=new[part], tags=changed[part])
-
-    def _upload(self, files: Sequence[str]) -> None:
-        """Upload files of the run directory that are there and have changed since."""
-        uploaded = self._outbox.state.setdefault("files", {})
-        for name in files:
-            path = inside(self._outbox.run_dir, name)
-            if path is None:
-                continue
-            stat = path.stat()
-            identity = [stat.st_mtime_ns, stat.st_size]
-            if uploaded.get(name) != identity:
-                folder = str(Path(name).parent)
-                target = None if folder == "." else folder
-                self._client.log_artifact(self._run_id, str(path), target)
-                uploaded[name] = identity
-                self._outbox.save()
 
     def _log_metrics(self, metrics: Sequence[Any]) -> None:
         for start in range(0, len(metrics), MOST_METRICS):

@@ -8,7 +8,12 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from torch.utils.tensorboard import SummaryWriter
 
 from framework.contracts.training import Report, RunContext
-from framework.sink import report_values
+from framework.sink.base import (
+    array_pictures,
+    learned_values,
+    measured_values,
+    sample_pictures,
+)
 
 
 @final
@@ -27,21 +32,18 @@ class TensorBoardSink:
         if any(folder.glob(f"events.out.tfevents.{int(now_s):010d}.*")):
             time.sleep(int(now_s) + 1 - now_s)
         self._writer = SummaryWriter(str(folder), purge_step=purge_step)
-        if num_images and not run.start_step:
-            for name, images in report_values.sample_pictures(run.sample, num_images).items():
+        if not run.start_step:
+            for name, images in sample_pictures(run.sample, num_images).items():
                 self._writer.add_images(f"sample/{name}", images, global_step=0)
 
     def write(self, report: Report) -> None:
-        scalars = report_values.learned_values(report)
-        scalars |= report_values.measured_values(report)
+        scalars = {**learned_values(report), **measured_values(report)}
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         assert self._writer.file_writer is not None
         # One event for all values: add_scalar takes 30 us for each.
         self._writer.file_writer.add_summary(Summary(value=values), report.step)
-        for name, array in report.arrays.items():
-            picture = report_values.array_picture(array)
-            if picture is not None:
-                self._writer.add_image(f"{name}/{report.split}", picture, report.step)
+        for name, picture in array_pictures(report.arrays).items():
+            self._writer.add_images(f"{name}/{report.split}", picture, report.step)
 
     def flush(self) -> None:
         self._writer.flush()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from framework.contracts.training import RunContext
-from framework.sink.tracked_sink import Event, Outbox, TrackedSink, inside, read_config
+from framework.sink.base import Event, Outbox, TrackedSink, inside, read_config
 from framework.system.extras import needed
 from framework.system.run_dir import redacted
 

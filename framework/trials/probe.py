@@ -23,7 +23,6 @@ from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderStats
 from framework.data.source import WorkerSource
 from framework.loader.prefetch import PrefetchLoader
-from framework.loader.stream import StreamLoader
 from framework.measure.statistics import spread_share
 from framework.train.trainer import Trainer
 
@@ -31,8 +30,6 @@ Config = dict[str, Any]
 NUM_WINDOWS = 8
 ENDLESS = 1 << 40  # epochs
 LONGEST_START_S = 10.0
-# By type, since a user's loader may use the same names for something else.
-QUEUED = (PrefetchLoader, StreamLoader)
 
 
 @dataclass(frozen=True)
@@ -254,13 +251,14 @@ class Probe:
         source = self.assembly.train_source
         loader = self.assembly.train
         of_source = source.num_ahead if isinstance(source, WorkerSource) else 0
-        of_loader = loader.depth if isinstance(loader, QUEUED) else 0
+        # by type, since a user's loader may use the same names for something else
+        of_loader = loader.depth if isinstance(loader, PrefetchLoader) else 0
         return of_source + of_loader
 
     def ready(self) -> int:
         """Return the batches that are ready in the loader."""
         loader = self.assembly.train
-        return loader.num_ready if isinstance(loader, QUEUED) else 0
+        return loader.occupancy.newest if isinstance(loader, PrefetchLoader) else 0
 
     def close(self) -> None:
         self.assembly.close()

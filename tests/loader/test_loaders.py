@@ -13,8 +13,7 @@ from framework.contracts.data import MicroBatch, Source
 from framework.contracts.loader import LoaderContext
 from framework.errors import DataError
 from framework.loader.plain import PlainLoader
-from framework.loader.prefetch import PrefetchLoader
-from framework.loader.queue import Ahead, Occupancy
+from framework.loader.prefetch import Ahead, Occupancy, PrefetchLoader
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import HostClock
 from tests.contract.cases import make_source

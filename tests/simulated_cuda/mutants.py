@@ -10,7 +10,7 @@ import torch
 
 from framework.contracts.batch import tensors
 from framework.data.dali import DALISource
-from framework.loader import queue, stream
+from framework.loader import prefetch, stream
 from framework.loader.stream import StreamLoader
 from framework.system import page_locked
 from framework.train.cuda_graph import CudaRecorder, StepSlots
@@ -57,7 +57,9 @@ def _event_before_the_copy() -> AbstractContextManager[Any]:
 
 def _thread_on_the_default_stream() -> AbstractContextManager[Any]:
     use = page_locked.use
-    return mock.patch.object(queue, "use", lambda device, pinned, stream=None: use(device, pinned))
+    return mock.patch.object(
+        prefetch, "use", lambda device, pinned, stream=None: use(device, pinned)
+    )
 
 
 def _block_for_all_batches() -> AbstractContextManager[Any]:

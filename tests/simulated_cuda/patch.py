@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from framework.loader import queue
+from framework.loader import prefetch
 from framework.store import resident, staging
 from framework.system import page_locked
 from framework.system.page_locked import use
@@ -39,7 +39,7 @@ def simulated(seed: int) -> Iterator[Device]:
         stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", _pinning(device)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_pinned", _is_pinned(device)))
         stack.enter_context(mock.patch.object(torch, "from_dlpack", lambda tensor: tensor))
-        stack.enter_context(mock.patch.object(queue, "Ahead", AheadInTurns))
+        stack.enter_context(mock.patch.object(prefetch, "Ahead", AheadInTurns))
         driver = device.driver = Driver(device)
         stack.enter_context(mock.patch.object(page_locked, "_driver", return_value=driver))
         stack.enter_context(mock.patch.object(resident, "LEAST_BYTES", 9))  # small images, too

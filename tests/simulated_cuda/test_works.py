@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from framework.errors import ResourceError
-from framework.loader.queue import RUN_AHEAD, Pace
+from framework.loader.prefetch import RUN_AHEAD, Pace
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import CudaClock
 from tests.conftest import make_records, write_store

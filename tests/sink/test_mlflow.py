@@ -5,8 +5,8 @@ import torch
 
 from framework.contracts.training import Report, RunContext
 from framework.errors import ConfigError
+from framework.sink.base import Outbox
 from framework.sink.mlflow import MLflowSink, MLflowTracker
-from framework.sink.tracked_sink import Outbox
 from framework.system.run_dir import write_object
 from tests.cli.command import losses, paceline
 from tests.sink.tracking_server import TrackingServer

@@ -7,8 +7,8 @@ import pytest
 from framework.contracts.loader import LoaderStats
 from framework.contracts.training import Report, RunContext
 from framework.errors import DataError, ResourceError
-from framework.sink import relays
-from framework.sink.relays import MeasuredSink, TolerantSink
+from framework.sink import base
+from framework.sink.base import MeasuredSink, TolerantSink
 from framework.sink.tensorboard import TensorBoardSink
 from tests.fakes import FakeSink
 from tests.small_disk import small_disk
@@ -51,7 +51,7 @@ def test_a_validation_report_goes_by_as_it_is_and_asks_nobody():
 
 def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(relays.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
     said = iter(
         [
             {"cpu_cores": 4.0, "peak_rss_bytes": 7.0},

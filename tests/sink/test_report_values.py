@@ -5,12 +5,7 @@ import torch
 
 from framework.contracts.span import RankReport, RankSpan
 from framework.contracts.training import Report
-from framework.sink.report_values import (
-    learned_values,
-    measured_values,
-    sample_pictures,
-    write_pictures,
-)
+from framework.sink.base import learned_values, measured_values, sample_pictures, write_picture
 from tests.fakes import span
 
 
@@ -64,13 +59,8 @@ def test_only_fields_of_images_are_pictures():
 
 
 def test_a_picture_shows_the_records_row_by_row(tmp_path):
-    paths = write_pictures(SAMPLE, 5, tmp_path / "pictures")
-    picture = cv2.imread(str(paths[0]))
+    write_picture(tmp_path / "image.png", SAMPLE["image"])
+    picture = cv2.imread(str(tmp_path / "image.png"))
     assert picture.shape == (2 * 4, 3 * 6, 3)
     corners = picture[::4, ::6, 0].flatten().tolist()
     assert corners == [0, 10, 20, 30, 40, 0]
-
-
-def test_a_name_of_a_field_leads_nowhere_else(tmp_path):
-    paths = write_pictures(SAMPLE, 1, tmp_path)
-    assert [path.name for path in paths] == ["sample-image.png", "sample-.._mask.png"]

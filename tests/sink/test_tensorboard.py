@@ -5,7 +5,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.report_values import array_picture, learned_values, measured_values
+from framework.sink.base import array_pictures, learned_values, measured_values
 from framework.sink.tensorboard import TensorBoardSink
 from tests.fakes import span
 
@@ -84,7 +84,7 @@ def test_an_array_is_a_picture(tmp_path):
     tags = [tag for tag in events.Tags()["images"] if "sample" not in tag]
     assert tags == ["confusion/val.clean"]
     assert "loss/val.clean" in events.Tags()["scalars"]
-    shades = array_picture(arrays["confusion"])
-    assert shades.shape == (1, 256, 256)
-    corners = shades[0, ::255, ::255].tolist()
+    (shades,) = array_pictures(arrays).values()
+    assert shades.shape == (1, 1, 256, 256)
+    corners = shades[0, 0, ::255, ::255].tolist()
     assert (corners[0][0], corners[1], corners[0][1] > 200) == (0, [255, 0], True)

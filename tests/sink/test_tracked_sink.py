@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from framework.contracts.training import Report, RunContext
-from framework.sink import tracked_sink
-from framework.sink.tracked_sink import MOST_EVENTS, Outbox, TrackedSink, inside, read_config
+from framework.sink import base
+from framework.sink.base import MOST_EVENTS, Outbox, TrackedSink, inside, read_config
 from framework.system import run_dir
 from tests.saved_runs import write_signed
 from tests.small_disk import small_disk
@@ -214,7 +214,7 @@ def test_everything_is_sent_before_it_closes(tmp_path):
 
 
 def test_a_server_that_comes_back_gets_everything_and_one_warning_was_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracked_sink, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(base, "FIRST_PAUSE_S", 0.0)
     notebook = Notebook(*[ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")] * 3)
     said = deliver(tmp_path, notebook, 1, wait_for=lambda _: notebook.events)
     assert (len(said), len(notebook.events)) == (1, len(events_in(tmp_path)))

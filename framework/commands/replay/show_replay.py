@@ -13,7 +13,7 @@ from framework.cli.tables import plural, print_table
 from framework.commands.replay.watched_steps import WatchedPass
 from framework.contracts.batch import tensors
 from framework.errors import say
-from framework.sink.report_values import write_grid_picture
+from framework.sink.base import write_picture
 from framework.system.durable import write_json
 from framework.system.run_dir import redacted
 
@@ -34,7 +34,7 @@ def show_replay(summary: dict[str, Any], passes: Sequence[WatchedPass], run_dir:
         # a field may have any name
         ending = re.sub(r"[^\w.-]", "_", f"-{name}") if len(files) > 1 else ""
         files.append(f"batch{ending}.png")
-        write_grid_picture(folder / files[-1], images)
+        write_picture(folder / files[-1], images)
     write_json(folder / RESULT, redacted(summary))
     print_replay(summary)
     say(f"written: {folder} ({', '.join(files)})")

@@ -8,9 +8,9 @@ from framework.cli.allowed import names_no_server
 from framework.cli.run_records import LOCK, RunRecord, read_record, running_by
 from framework.cli.tables import plural
 from framework.errors import ConfigError, ResourceError, say
+from framework.sink.base import Outbox, Tracker, reason_of
 from framework.sink.mlflow import NAME as MLFLOW
 from framework.sink.mlflow import MLflowTracker
-from framework.sink.tracked_sink import Outbox, Tracker, reason_of
 from framework.sink.wandb import NAME as WANDB
 from framework.sink.wandb import WandbTracker
 from framework.system.durable import locked

@@ -4,7 +4,7 @@ import pytest
 
 from framework.commands.runs.send_runs import send
 from framework.errors import ConfigError, ResourceError
-from framework.sink.tracked_sink import Outbox
+from framework.sink.base import Outbox
 from framework.system.durable import locked
 from tests.run_folders import make_run
 from tests.sink.tracking_server import TrackingServer

@@ -6,7 +6,7 @@ from contextlib import suppress
 import torch
 
 from framework.data.workers import _Pool
-from framework.loader.queue import Ahead, Occupancy
+from framework.loader.prefetch import Ahead, Occupancy
 from framework.system import native
 from framework.system.native import SIGNATURES, beside, crowded, find, limit_threads, num_threads
 from tests.forks import forked
