@@ -55,9 +55,6 @@ class SynchronizedClock:
     def spans(self) -> dict[str, Span]:
         return self._clock.spans()
 
-    def lap(self) -> dict[str, float]:
-        return self._clock.lap()
-
     def _wait(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

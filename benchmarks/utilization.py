@@ -42,7 +42,7 @@ from framework.contracts.loader import LoaderStats
 from framework.errors import PacelineError
 from framework.main import run
 from framework.measure.host import num_cores
-from framework.measure.machine_watch import MachineWatch
+from framework.measure.usage import MachineWatch
 from framework.model.resnet18 import ResNet18
 from framework.train.trainer import Trainer
 

@@ -62,6 +62,11 @@ def span(*seconds):
     return Span.of(seconds)
 
 
+def seconds_of(clock):
+    """Return the seconds of each span since the last call."""
+    return {name: measured.total_s for name, measured in clock.spans().items()}
+
+
 class FakeClock:
     """A clock on which every mark takes one second. ``marks`` and ``skips`` record the calls."""
 
@@ -81,9 +86,6 @@ class FakeClock:
         self._end()
         steps, self._steps = self._steps, {}
         return {name: span(*seconds) for name, seconds in steps.items()}
-
-    def lap(self):
-        return {name: measured.total_s for name, measured in self.spans().items()}
 
     def _end(self):
         for name, seconds in self._present.items():

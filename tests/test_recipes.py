@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from framework.config.paths import ROOT
-from framework.measure.disk import disk_kind
+from framework.measure.host import disk_kind
 from tests.cli.command import EXAMPLES, losses, paceline
 
 PATHS = {

@@ -23,7 +23,7 @@ from framework.contracts.records import (
 from framework.data.requests import Request
 from framework.data.source import StoreSource
 from framework.errors import DataError
-from framework.measure.stopwatch import Stages
+from framework.measure.clock import Stages
 from framework.order.batches import Order
 from framework.pack.jobs import as_written, item_error, joined, prepared
 from framework.pack.marked import MarkedInput

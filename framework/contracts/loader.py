@@ -24,16 +24,12 @@ class Clock(Protocol):
         """Do not count the time since the last mark."""
 
     def spans(self) -> dict[str, Span]:
-        """Return the spans, by name, of the steps since the last call of ``spans`` or ``lap``.
+        """Return the spans, by name, of the steps since the last call.
 
         A step in progress counts as far as it is known. The clock of a device may deliver the
         newest steps one call later. It distinguishes ``idle`` (the device waits) from ``wait`` (the
         host waits). {} if the clock is off.
         """
-        ...
-
-    def lap(self) -> dict[str, float]:
-        """Return the total seconds of ``spans``."""
         ...
 
 

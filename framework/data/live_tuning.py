@@ -13,8 +13,8 @@ from framework.loader.tuner import Observation, ReadPlan, Tuner, TunerLimits
 from framework.measure.host import (
     available_memory_bytes,
     process_cpu_s,
+    rss_bytes,
     total_memory_bytes,
-    unshared_bytes,
 )
 
 LOOK_S = 4.0  # between two observations; each takes about a millisecond
@@ -133,7 +133,9 @@ class LiveTuning:
             free_memory=available_memory_bytes() / total_memory_bytes(),
             batch_bytes=self._source.batch_bytes,
             num_slices=self._source.num_slices,
-            worker_bytes=max((float(unshared_bytes(pid)) for pid in _children()), default=0.0),
+            worker_bytes=max(
+                (float(rss_bytes(pid, with_shared=False)) for pid in _children()), default=0.0
+            ),
             is_changing=self._source.workers.is_changing,
         )
 

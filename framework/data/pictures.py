@@ -16,7 +16,7 @@ from torch import Tensor
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Field, RecordStore
 from framework.errors import DataError
-from framework.measure.stopwatch import Stopwatch
+from framework.measure.clock import Stopwatch
 from framework.media.decode import accepted_header, decode_labels, refuse_colors, window_pixels
 from framework.media.header import BadImage, ImageHeader
 from framework.media.jpeg import LEFT, NANOSECONDS, SIZES, decode_windows, read_headers

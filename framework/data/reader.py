@@ -47,7 +47,7 @@ from framework.data.pictures import (
 )
 from framework.data.requests import Request, Timed, Usual, Work, plain
 from framework.errors import DataError, PacelineError, UserRecordError
-from framework.measure.stopwatch import Stopwatch
+from framework.measure.clock import Stopwatch
 from framework.media.scale import scale_into
 from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.store.gather import joined

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, _utils
 from framework.contracts.batch import Batch, leaves, mapped, tensors
 from framework.data.requests import Ledger, Request, Timed, Work, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
-from framework.measure.stopwatch import Stages
+from framework.measure.clock import Stages
 from framework.system.at_end import close_at_end, forgotten, stop_at_end
 from framework.system.native import crowded, limit_threads
 from framework.system.stopping import deaf_children, has_ended, set_all

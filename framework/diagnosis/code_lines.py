@@ -1,4 +1,4 @@
-"""Find in the user's code the lines that take time, and the calls that wait for the device.
+"""Find the calls in the user's code that wait for the device.
 
 A call waits if the host needs its result before it can continue. On a CPU it costs little.
 """
@@ -13,8 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from framework.diagnosis.facts import PythonLine, Sync
-from framework.measure.stack_sampler import TORCH, StackSampler, charged
+from framework.diagnosis.facts import Sync
+from framework.measure.stack_sampler import TORCH, charged
 
 # Reading the step count of an optimizer, which is on the host, does not wait.
 OPTIMIZERS = f"{TORCH}optim"
@@ -24,19 +24,6 @@ METHODS = (
     *("__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__", "__repr__"),
     *("__format__", "__getitem__"),
 )
-
-
-def largest_lines(
-    sampler: StackSampler, part: str, most: int, least_share: float
-) -> list[PythonLine]:
-    """Return at most ``most`` lines labeled ``part`` with a larger share, the largest first."""
-    whole_s = max(sampler.total_s, 1e-9)
-    lines = [line for line in sampler.lines() if line.label == part]
-    return [
-        PythonLine(part, *line.place, line.place.text, line.python_s / whole_s)
-        for line in sorted(lines, key=lambda line: -line.python_s)[:most]
-        if line.python_s > least_share * whole_s
-    ]
 
 
 @final

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from framework.contracts.span import LateRank, RankSpan, Span, shares, step_s, waiting_share
-from framework.measure.disk import DiskRate
-from framework.measure.machine_watch import MachineUse
+from framework.measure.host import DiskRate
+from framework.measure.stack_sampler import PythonLine
+from framework.measure.usage import MachineUse
 
 DATA_GAIN = 1.03  # with a smaller headroom data is not the problem: no measurement resolves less
 LEAST_TWO = 1.3  # with a smaller speedup of two free threads, the cores are too busy for a verdict
@@ -50,18 +51,6 @@ class Load:
             speedup = 1 / (self.lock_share + (1 - self.lock_share) / speedup)
         work_s = self.load_s * self.load_cores + self.compute_s * self.compute_cores
         return max(self.load_s / speedup, self.compute_s, work_s / self.num_cores) + self.start_s
-
-
-@dataclass(frozen=True)
-class PythonLine:
-    """A line of the user's Python that takes time."""
-
-    part: str  # model, objective, augment or transform; of a script: step or items
-    file: str
-    line: int
-    function: str
-    text: str  # the line of code
-    share: float  # of the time of a step or of a record
 
 
 @dataclass(frozen=True)

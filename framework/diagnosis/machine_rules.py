@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from framework.diagnosis.facts import COMPUTING, LEAST_CORES, Facts, RankFacts, computing_gain, gain
 from framework.diagnosis.findings import Verdict
-from framework.measure.disk import NUM_THREADS
+from framework.measure.host import NUM_THREADS
 
 LEAST_GAIN = 1.1  # a smaller measured gain may be chance
 BUSY_CORES = 0.3  # that other programs or other machines keep busy are worth naming

@@ -8,13 +8,13 @@ from dataclasses import replace
 from framework.diagnosis.facts import (
     COMPUTING,
     Facts,
-    PythonLine,
     Sync,
     computing_gain,
     gain,
     times_per_step,
 )
 from framework.diagnosis.findings import Verdict
+from framework.measure.stack_sampler import PythonLine
 
 MOSTLY = 0.6  # computing faster shows only if computing takes a larger share of a step
 FINE = 1.2  # with a smaller headroom, data does not limit training, although advice may gain

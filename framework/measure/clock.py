@@ -1,7 +1,7 @@
-"""Clocks that never wait for the device: host time on the CPU, CUDA events on a GPU."""
+"""Clocks that never wait for the device, and thread-seconds of the stages of reading."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import NamedTuple, final
 
@@ -22,7 +22,7 @@ Row = tuple[float, ...]  # as in ``KnowsOwnWork.own_work``
 
 @final
 class _Steps:
-    """The seconds of each span, step by step. Times of the same span in one step are added."""
+    """The seconds of each span by step. Times of the same span in one step are added."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = {}
@@ -120,23 +120,21 @@ class OwnWork:
                 self._exchange_s += self._pending_s
             seconds = took_s + self._carried_s
             self._carried_s = self._pending_s = 0.0
-            if name == UPDATE:
-                self._end_row()
+            if name == UPDATE:  # a row ends
+                if self._exchange_s and self._number % self._stride == 0:
+                    own_s = self._own_s.values()
+                    self._rows.append((float(self._number), self._exchange_s, *own_s))
+                    if len(self._rows) > MOST_ROWS:
+                        self._stride *= 2
+                        self._rows = [row for row in self._rows if row[0] % self._stride == 0]
+                self._number += 1
+                self._exchange_s = 0.0
+                self._own_s = dict.fromkeys(SPANS, 0.0)
             self._add(name, seconds)
             # A device's time without work is what waiting for data costs it.
             column = "wait" if name == IDLE else name
             if column in self._own_s:
                 self._own_s[column] += seconds
-
-    def _end_row(self) -> None:
-        if self._exchange_s and self._number % self._stride == 0:
-            self._rows.append((float(self._number), self._exchange_s, *self._own_s.values()))
-            if len(self._rows) > MOST_ROWS:
-                self._stride *= 2
-                self._rows = [row for row in self._rows if row[0] % self._stride == 0]
-        self._number += 1
-        self._exchange_s = 0.0
-        self._own_s = dict.fromkeys(SPANS, 0.0)
 
     def take(self) -> list[Row]:
         rows = self._rows
@@ -166,9 +164,6 @@ class HostClock:
     def spans(self) -> dict[str, Span]:
         self._count_marks()
         return self._steps.take()
-
-    def lap(self) -> dict[str, float]:
-        return {name: span.total_s for name, span in self.spans().items()}
 
     def _count_marks(self) -> None:
         self._last = self._steps.add_marks(self._marks, self._last)
@@ -239,10 +234,20 @@ class CudaClock:
         self.skip()
 
     def mark(self, name: str) -> None:
-        if self._left:
-            self._mark_on_host(name)
-            return
         ends = name == STEP_ENDS
+        if self._left:
+            now = perf_counter()
+            if name == "wait":
+                self._waits.add("wait", now - self._host_s)
+            self._host_s = now
+            if ends:
+                self._waits.end()
+                self._num_unmeasured += 1
+                self._left -= 1
+                if not self._left:
+                    self._begin()
+                self._end_step()
+            return
         num_steps = 1
         if ends and not self._is_first:
             num_steps += self._num_unmeasured
@@ -282,9 +287,6 @@ class CudaClock:
         self._spans = {}
         return spans
 
-    def lap(self) -> dict[str, float]:
-        return {name: span.total_s for name, span in self.spans().items()}
-
     def own_work(self) -> list[Row]:
         return self._work.take() if self._work is not None else []
 
@@ -293,19 +295,6 @@ class CudaClock:
         self._left = 0
         self._stream = torch.cuda.current_stream(self._device)
         self.mark(SKIPPED)
-
-    def _mark_on_host(self, name: str) -> None:
-        now = perf_counter()
-        if name == "wait":
-            self._waits.add("wait", now - self._host_s)
-        self._host_s = now
-        if name == STEP_ENDS:
-            self._waits.end()
-            self._num_unmeasured += 1
-            self._left -= 1
-            if not self._left:
-                self._begin()
-            self._end_step()
 
     def _end_step(self) -> None:
         """Measure the next step if it follows a lap."""
@@ -321,27 +310,26 @@ class CudaClock:
         marks = self._marks
         while marks and marks[0].event.query():
             mark = marks.popleft()
-            if self._last is not None:
-                self._count(mark, self._last)
-                self._free.append(self._last.event)
+            last = self._last
             self._last = mark
-
-    def _count(self, mark: _Mark, last: _Mark) -> None:
-        name = mark.name
-        device_s = last.event.elapsed_time(mark.event) / 1e3 if name else 0.0
-        if name == "wait":
-            self._steps.add("wait", mark.host_s - last.host_s)
-            name = IDLE
-        if self._work is not None:
-            self._work.mark(name, device_s)
-        elif name:
-            self._steps.add(name, device_s)
-        if name == STEP_ENDS and self._every > 1:  # count the steps that it stands for, too
-            step = self._steps.take()
-            self._spans = merged(self._spans, {"wait": step.pop("wait", Span())})
-            self._add(step, mark.num_steps)
-            if mark.is_typical:
-                self._typical = step
+            if last is None:
+                continue
+            name = mark.name
+            device_s = last.event.elapsed_time(mark.event) / 1e3 if name else 0.0
+            self._free.append(last.event)
+            if name == "wait":
+                self._steps.add("wait", mark.host_s - last.host_s)
+                name = IDLE
+            if self._work is not None:
+                self._work.mark(name, device_s)
+            elif name:
+                self._steps.add(name, device_s)
+            if name == STEP_ENDS and self._every > 1:  # count the steps that it stands for, too
+                step = self._steps.take()
+                self._spans = merged(self._spans, {"wait": step.pop("wait", Span())})
+                self._add(step, mark.num_steps)
+                if mark.is_typical:
+                    self._typical = step
 
     def _add(self, step: dict[str, Span], count: int) -> None:
         """Add the spans of one step ``count`` times."""
@@ -363,20 +351,61 @@ class NoClock:
     def spans(self) -> dict[str, Span]:
         return {}
 
-    def lap(self) -> dict[str, float]:
-        return {}
-
 
 def make_clock(
     device: torch.device, how: bool | str = True, of_rank: bool = False
 ) -> HostClock | CudaClock | NoClock:
-    """Return the clock for a device. ``of_rank``: of one of several ranks.
+    """Return the clock for a device.
 
-    ``how`` is True, or ``full`` to measure every step on a GPU too, or False for a clock that is
-    off.
+    Args:
+        device: CPU or CUDA.
+        how: True, False for a clock that is off, or ``full`` to measure every step on a GPU, too.
+        of_rank: Whether it is the clock of one of several ranks.
     """
     if not how:
         return NoClock()
     if device.type == "cuda":
         return CudaClock(device, 1 if how == "full" else SAMPLED_EVERY, of_rank)
     return RankClock() if of_rank else HostClock()
+
+
+@final
+class Stopwatch:
+    """One thread's work on one slice of a batch. A mark takes 0.2 us."""
+
+    def __init__(self) -> None:
+        self.stages_s: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def mark(self, stage: str) -> float:
+        """Count the seconds since the last mark for ``stage``, and return them."""
+        now = perf_counter()
+        seconds = now - self._last
+        self.stages_s[stage] = self.stages_s.get(stage, 0.0) + seconds
+        self._last = now
+        return seconds
+
+
+@final
+class Stages:
+    """The seconds of all batches by stage, ``sums_s``.
+
+    One thread at a time adds to them, while another may take. Sums only grow, so that nothing is
+    lost without a lock, which would cost as much as all the rest.
+    """
+
+    def __init__(self) -> None:
+        self.sums_s: defaultdict[str, float] = defaultdict(float)
+        self._taken_s: dict[str, float] = {}
+
+    def add_slices(self, slices_s: Iterable[Mapping[str, float]]) -> None:
+        for stages_s in slices_s:
+            for stage, seconds in stages_s.items():
+                self.sums_s[stage] += seconds
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds since the last call, without stages that took none."""
+        before_s = self._taken_s
+        self._taken_s = dict(self.sums_s)
+        since_s = {stage: s - before_s.get(stage, 0.0) for stage, s in self._taken_s.items()}
+        return {stage: seconds for stage, seconds in since_s.items() if seconds > 0.0}

@@ -1,14 +1,16 @@
-"""Facts about this machine, its processes, and the control groups (cgroups) that limit them."""
+"""Facts about this machine, its processes and disks, and its control groups (cgroups)."""
 
 import math
+import mmap
 import os
 import platform
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -20,6 +22,14 @@ UNLIMITED = 1 << 60  # bytes; version 1 of cgroups writes the largest number of 
 SPARE = 0.1
 LEAST_SPARE = 1 << 29
 PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
+BUSY = (1, 2, 3, 6, 7)  # columns of /proc/stat: user, nice, system, interrupts, soft interrupts
+STOLEN = 8  # the column of a hypervisor
+IN_MEMORY = ("tmpfs", "ramfs")
+NETWORK = {
+    "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "9p", "glusterfs", "beegfs", "gpfs", "virtiofs"
+}  # fmt: skip
+NUM_THREADS = 8  # that read a disk together
+MOST_BYTES = 4 << 20  # more of a huge file or record says nothing new
 
 
 class Throttle(NamedTuple):
@@ -30,17 +40,14 @@ class Throttle(NamedTuple):
     seconds: float  # that all cores together were not allowed to run
 
 
-@final
-class Cgroups:
+class Cgroups(NamedTuple):
     """The groups of this process and all groups around them, since each of them sets a limit.
 
-    Groups are mounted in ``root``, and the file ``own`` names those of a process.
     Source: the kernel's documents, admin-guide/cgroup-v2.rst and admin-guide/cgroup-v1.
     """
 
-    def __init__(self, root: Path = ROOT, own: Path = Path("/proc/self/cgroup")) -> None:
-        self._root = root
-        self._own = own
+    root: Path = ROOT  # where groups are mounted
+    own: Path = Path("/proc/self/cgroup")  # the file that names those of this process
 
     def cores(self) -> float:
         """Return the CPU quota in cores, infinite without one."""
@@ -57,26 +64,22 @@ class Cgroups:
                 known.append(Throttle(counts.get("nr_periods", 0), counts["nr_throttled"], seconds))
         return max(known, key=lambda throttle: throttle.seconds, default=None)
 
-    def memory_limit_bytes(self) -> int | None:
-        """Return the smallest limit, or None without one."""
-        return min((limit for _, limit in self._limits()), default=None)
+    def memory_bytes(self) -> tuple[float, float]:
+        """Return the smallest limit, and what can be taken before one, cached files included.
 
-    def available_memory_bytes(self) -> int | None:
-        """Return what can be taken before the limit, cached files included; None without one."""
-        available: list[int] = []
-        for folder, limit in self._limits():
-            used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
-            if used is not None:
-                counts = _counts(folder / "memory.stat")
-                cached = counts.get("total_inactive_file", counts.get("inactive_file", 0))
-                available.append(max(0, limit - used + cached))
-        return min(available, default=None)
-
-    def _limits(self) -> Iterator[tuple[Path, int]]:
+        Both are infinite without a limit.
+        """
+        least = available = math.inf
         for folder in self._folders("memory"):
             limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
             if limit and limit < UNLIMITED:
-                yield folder, limit
+                least = min(least, limit)
+                used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
+                if used is not None:
+                    counts = _counts(folder / "memory.stat")
+                    cached = counts.get("total_inactive_file", counts.get("inactive_file", 0))
+                    available = min(available, max(0, limit - used + cached))
+        return least, available
 
     def _folders(self, controller: str) -> Iterator[Path]:
         """Yield the folders of our groups and of those around them, in both versions.
@@ -85,11 +88,11 @@ class Cgroups:
         """
         paths: dict[str, str] = {}
         with suppress(OSError, ValueError):
-            for line in self._own.read_text(encoding="utf-8").splitlines():
+            for line in self.own.read_text(encoding="utf-8").splitlines():
                 _, names, path = line.split(":", 2)
                 paths |= dict.fromkeys(names.split(","), path)
-        bases = ((self._root / controller, controller), (self._root, ""))
-        for base, name in (*bases, (self._root / "unified", "")):
+        bases = ((self.root / controller, controller), (self.root, ""))
+        for base, name in (*bases, (self.root / "unified", "")):
             inside = base / paths.get(name, "/").lstrip("/")
             for folder in (inside, *inside.parents):
                 if folder.is_relative_to(base) and folder.is_dir():
@@ -133,18 +136,11 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def rss_bytes(pid: int) -> int | None:
-    """Return the physical memory of a process, shared pages included; None if it has ended."""
+def rss_bytes(pid: int, with_shared: bool = True) -> int:
+    """Return the physical memory of a process, with or without shared pages; 0 if it has ended."""
     with suppress(psutil.Error):
-        return psutil.Process(pid).memory_info().rss
-    return None
-
-
-def unshared_bytes(pid: int) -> int:
-    """Return the physical memory that a process does not share; 0 if it has ended."""
-    with suppress(psutil.Error):
-        memory = psutil.Process(pid).memory_info()
-        return memory.rss - getattr(memory, "shared", 0)
+        memory: Any = psutil.Process(pid).memory_info()
+        return memory.rss if with_shared else memory.rss - memory.shared
     return 0
 
 
@@ -159,23 +155,17 @@ def process_cpu_s(pid: int) -> float | None:
         return None
 
 
-def busy_cpu_s() -> float:
-    """Return the CPU time that all programs took on the cores this process may run on."""
-    return _cpu_s((1, 2, 3, 6, 7))  # user, nice, system, interrupts, soft interrupts
-
-
-def stolen_cpu_s() -> float:
-    """Return the CPU time that a hypervisor gave to other machines."""
-    return _cpu_s((8,))
-
-
-def _cpu_s(columns: tuple[int, ...]) -> float:
-    """Return the seconds in these columns of /proc/stat, on the cores this process may run on."""
-    with open("/proc/stat", encoding="ascii") as file:
-        lines = [line.split() for line in file if line.startswith("cpu")]
+def cores_cpu_s() -> tuple[float, float]:
+    """Return the CPU time that all programs took on the cores this process may run on, and the
+    time of these cores that a hypervisor gave to other machines.
+    """
     mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    ticks = sum(int(line[column]) for line in lines if line[0] in mine for column in columns)
-    return ticks / os.sysconf("SC_CLK_TCK")
+    with open("/proc/stat", encoding="ascii") as file:
+        cores = [words for words in map(str.split, file) if words[0] in mine]
+    busy = sum(int(words[column]) for words in cores for column in BUSY)
+    stolen = sum(int(words[STOLEN]) for words in cores)
+    per_s = os.sysconf("SC_CLK_TCK")
+    return busy / per_s, stolen / per_s
 
 
 _before: list[int] = []  # the cores that this process had before ``stay_beside``
@@ -241,19 +231,18 @@ def threads_per_rank() -> int:
 
 def total_memory_bytes() -> int:
     """Return the memory of this machine, or of this container if that is less."""
-    total = psutil.virtual_memory().total
-    return min(total, CGROUPS.memory_limit_bytes() or total)
+    limit, _ = CGROUPS.memory_bytes()
+    return int(min(psutil.virtual_memory().total, limit))
 
 
 def available_memory_bytes() -> int:
     """Return the memory that can be taken before anything is swapped or killed."""
-    available = psutil.virtual_memory().available
-    of_group = CGROUPS.available_memory_bytes()
-    return available if of_group is None else min(available, of_group)
+    _, available = CGROUPS.memory_bytes()
+    return int(min(psutil.virtual_memory().available, available))
 
 
 def spare_bytes() -> int:
-    """Return the memory that is left to other programs by whoever takes all that is free."""
+    """Return the memory to leave to other programs when taking all that is free."""
     return max(LEAST_SPARE, int(SPARE * total_memory_bytes()))
 
 
@@ -276,3 +265,93 @@ def cpu_info(name: str) -> str:
             if key.strip() == name:
                 return value.strip()
     return ""
+
+
+def disk_kind(path: str) -> str:
+    """Return memory, network, rotating, solid state, or "unknown (FILE SYSTEM)".
+
+    The kernel is believed: a virtual disk may call itself rotating.
+    """
+    system = file_system(path)
+    if system in IN_MEMORY:
+        return "memory"
+    if system in NETWORK or system.startswith("fuse."):
+        return "network"
+    device = os.stat(path).st_dev
+    block = SYSTEM / "dev/block" / f"{os.major(device)}:{os.minor(device)}"
+    for folder in (block, block.resolve().parent):  # a partition's queue is that of its disk
+        file = folder / "queue" / "rotational"
+        if file.is_file():
+            rotates = file.read_text(encoding="ascii").strip() == "1"
+            return "rotating" if rotates else "solid state"
+    return f"unknown ({system})"
+
+
+def file_system(path: str) -> str:
+    """Return the type of the file system that holds ``path``."""
+    place = Path(path).resolve()
+    mounts = [
+        (len(mount.mountpoint), number, mount.fstype)
+        for number, mount in enumerate(psutil.disk_partitions(all=True))
+        if place.is_relative_to(mount.mountpoint)
+    ]
+    # A later mount hides an earlier one in the same place.
+    return max(mounts, default=(0, 0, "no such mount"))[2]
+
+
+class Piece(NamedTuple):
+    """The part of a file that a record takes."""
+
+    path: str
+    start: int
+    length: int  # bytes
+
+
+class DiskRate(NamedTuple):
+    """Bytes per second of reading pieces of files at random."""
+
+    cold: float  # in one thread
+    cold_many: float  # in `NUM_THREADS` threads together
+
+
+def disk_rate(pieces: Sequence[Piece], seconds: float) -> DiskRate | None:
+    """Measure reading ``pieces`` in about ``seconds``.
+
+    None if the cache cannot be passed by, or if there is too little to read.
+    """
+    half = len(pieces) // 2
+    try:
+        cold = _rate(pieces[:half], seconds / 2)
+        with ThreadPoolExecutor(NUM_THREADS, "paceline-disk") as pool:
+            parts = [pieces[half + n :: NUM_THREADS] for n in range(NUM_THREADS)]
+            jobs = [pool.submit(_rate, part, seconds / 2) for part in parts if part]
+            cold_many = sum(job.result() for job in jobs)
+    except (OSError, AttributeError):  # no direct access here, or a file is gone
+        return None
+    return DiskRate(cold, cold_many) if cold and cold_many else None
+
+
+def _rate(pieces: Sequence[Piece], seconds: float) -> float:
+    """Return bytes per second of one thread. The first piece is read, however long it takes."""
+    num_bytes = 0
+    start = time.perf_counter()
+    for piece in pieces:
+        num_bytes += read_uncached(piece)
+        if time.perf_counter() - start > seconds:
+            break
+    return num_bytes / (time.perf_counter() - start)
+
+
+def read_uncached(piece: Piece) -> int:
+    """Read a piece from the disk, even if it is cached, and return its bytes.
+
+    Direct access needs whole pages, in the file and in memory. Source: open(2), O_DIRECT.
+    """
+    first = piece.start // mmap.PAGESIZE * mmap.PAGESIZE
+    length = min(piece.start + piece.length - first, MOST_BYTES)
+    descriptor = os.open(piece.path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        with mmap.mmap(-1, -(-length // mmap.PAGESIZE) * mmap.PAGESIZE) as buffer:
+            return min(piece.length, os.preadv(descriptor, [buffer], first))
+    finally:
+        os.close(descriptor)

@@ -67,9 +67,6 @@ class ProfiledClock:
     def spans(self) -> dict[str, Span]:
         return self._clock.spans()
 
-    def lap(self) -> dict[str, float]:
-        return self._clock.lap()
-
     def close(self) -> None:
         tracer = self._tracer
         self._tracer = None
@@ -81,22 +78,20 @@ class ProfiledClock:
             tracer.export_chrome_trace(str(temporary))
             trace = json.loads(temporary.read_text(encoding="utf-8"))
             trace["traceName"] = self.path.name
-            trace["traceEvents"] += self._events(trace["traceEvents"])
+            events: list[dict[str, Any]] = trace["traceEvents"]
+            anchors = (event["ts"] for event in events if event.get("name") == ANCHOR)
+            anchor_us = next(anchors, None)
+            if anchor_us is not None and self._anchor_s is not None:
+                track = {"pid": os.getpid(), "tid": TRACK}
+                title = {"name": "paceline spans, in host time"}
+                index = {"sort_index": -1}
+                events.append({"ph": "M", "name": "thread_name", **track, "args": title})
+                events.append({"ph": "M", "name": "thread_sort_index", **track, "args": index})
+                kind = {"ph": "X", "cat": "user_annotation", **track}
+                for name, start, end in self._drawn:  # events have microseconds
+                    start_us = anchor_us + 1e6 * (start - self._anchor_s)
+                    events.append(
+                        {**kind, "name": name, "ts": start_us, "dur": 1e6 * (end - start)}
+                    )
             temporary.write_text(json.dumps(trace), encoding="utf-8")
         self._anchor_s = None
-
-    def _events(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return our spans as events of the trace, whose times are microseconds."""
-        anchor_us = next((event["ts"] for event in events if event.get("name") == ANCHOR), None)
-        if anchor_us is None or self._anchor_s is None:
-            return []
-        track = {"pid": os.getpid(), "tid": TRACK}
-        title = {"name": "paceline spans, in host time"}
-        drawn: list[dict[str, Any]] = [
-            {"ph": "M", "name": "thread_name", **track, "args": title},
-            {"ph": "M", "name": "thread_sort_index", **track, "args": {"sort_index": -1}},
-        ]
-        for name, start, end in self._drawn:
-            times = {"ts": anchor_us + 1e6 * (start - self._anchor_s), "dur": 1e6 * (end - start)}
-            drawn.append({"ph": "X", "cat": "user_annotation", "name": name, **track, **times})
-        return drawn

@@ -1,4 +1,4 @@
-"""Attribute host time to the lines of somebody's Python code by sampling the stack of a thread.
+"""Attribute host time to the lines of a user's Python code by sampling the stack of a thread.
 
 A sample weighs the time since the one before. The sampling thread needs Python's lock: a short
 switch interval makes the other release it anywhere.
@@ -39,20 +39,17 @@ class CodeLine(NamedTuple):
     line: int
     function: str
 
-    @property
-    def text(self) -> str:
-        """The line as it is written; "" if its file cannot be read."""
-        return linecache.getline(self.file, self.line).strip()
 
+@dataclass(frozen=True)
+class PythonLine:
+    """A line of the user's Python that takes time."""
 
-@dataclass
-class SampledLine:
-    """The time of one line and of what it called."""
-
-    place: CodeLine
-    label: str  # what ran, as the caller named it
-    seconds: float = 0.0
-    python_s: float = 0.0  # outside of torch's layers: in the line itself, in C, or in libraries
+    part: str  # model, objective, augment or transform; of a script: step or items
+    file: str
+    line: int
+    function: str
+    text: str  # the line of code; "" if its file cannot be read
+    share: float  # of the time of a step or of a record
 
 
 def charged(frame: FrameType | None) -> CodeLine | None:
@@ -89,7 +86,8 @@ class StackSampler:
     def __init__(self, label: str = "") -> None:
         self.label = label
         self.total_s = 0.0  # between starts and stops
-        self._lines: dict[tuple[str, CodeLine], SampledLine] = {}
+        # By label and line, outside of torch's layers: in the line itself, in C, or in libraries.
+        self._python_s: defaultdict[tuple[str, CodeLine], float] = defaultdict(float)
         self._labeled_s: defaultdict[str, float] = defaultdict(float)
         self._since_s = perf_counter()
         self._thread: threading.Thread | None = None
@@ -128,16 +126,22 @@ class StackSampler:
         self._thread = None
         sys.setswitchinterval(self._switch_s)
 
-    def lines(self) -> list[SampledLine]:
-        """Return all lines, those with the most time first."""
-        return sorted([*self._lines.values()], key=lambda line: -line.seconds)
-
     def python_s(self) -> defaultdict[str, float]:
         """Return the seconds of all lines by label, outside of torch's layers."""
         seconds: defaultdict[str, float] = defaultdict(float)
-        for line in [*self._lines.values()]:
-            seconds[line.label] += line.python_s
+        for (label, _), python_s in [*self._python_s.items()]:
+            seconds[label] += python_s
         return seconds
+
+    def largest_lines(self, label: str, most: int, least_share: float) -> list[PythonLine]:
+        """Return at most ``most`` lines of ``label`` with a larger share, the largest first."""
+        lines: list[PythonLine] = []
+        for (part, place), python_s in [*self._python_s.items()]:
+            share = python_s / max(self.total_s, 1e-9)
+            if part == label and share > least_share:
+                text = linecache.getline(place.file, place.line).strip()
+                lines.append(PythonLine(label, *place, text, share))
+        return sorted(lines, key=lambda line: -line.share)[:most]
 
     def _run(self, sampled: int) -> None:
         last_s = perf_counter()
@@ -148,10 +152,8 @@ class StackSampler:
             last_s = now_s
             self.total_s += passed_s
             place = charged(frame)
-            if place is not None and frame is not None:
-                key = (self.label, place)
-                line = self._lines.setdefault(key, SampledLine(place, self.label))
-                line.seconds += passed_s
-                if not frame.f_code.co_filename.startswith((LAYERS, OURS)):
-                    line.python_s += passed_s
+            if place is None or frame is None:
+                continue
+            if not frame.f_code.co_filename.startswith((LAYERS, OURS)):
+                self._python_s[self.label, place] += passed_s
         self.total_s += perf_counter() - last_s

@@ -194,9 +194,10 @@ class Probe:
         windows = self._windows(seconds, burn_in_s, self.assembly.device, self.ahead)
         clock = self.assembly.clock
         clock.skip()
-        clock.lap()
+        clock.spans()
         num_batches = self._pull(self.assembly.train.epoch, windows)
-        return windows.rate(_per_step(clock.lap(), num_batches))
+        spans_s = {name: span.total_s for name, span in clock.spans().items()}
+        return windows.rate(_per_step(spans_s, num_batches))
 
     def host(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Take host batches of the source alone: no loader, no copy, no augment."""

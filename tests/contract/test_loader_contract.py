@@ -110,7 +110,7 @@ def test_wait_and_copy_are_marked_and_timed_for_every_batch(make):
         assert clock.names == ["wait", "copy"] * (number + 1)
     clock = HostClock()
     list(make(clock=clock).epoch(0))
-    assert set(clock.lap()) == {"wait", "copy"}
+    assert set(clock.spans()) == {"wait", "copy"}
 
 
 def test_an_error_of_the_source_surfaces_where_its_batch_would_have_come(make):

@@ -18,8 +18,8 @@ from framework.data.lmdb import lmdb_source
 from framework.data.reader import BatchReader
 from framework.data.requests import Request
 from framework.errors import ConfigError, DataError
+from framework.measure.clock import Stages
 from framework.measure.host import rss_bytes
-from framework.measure.stopwatch import Stages
 from framework.media.decode import encode_png
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from framework.contracts.span import LateRank, RankSpan
 from framework.diagnosis.facts import Facts, RankFacts, Storage
 from framework.diagnosis.judge import verdicts_of
-from framework.measure.machine_watch import MachineUse
+from framework.measure.usage import MachineUse
 
 GB = 1 << 30
 STORE = Storage(

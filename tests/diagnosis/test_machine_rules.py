@@ -3,8 +3,8 @@ import pytest
 from framework.contracts.span import RankSpan
 from framework.diagnosis.judge import rank_cause, verdicts_of
 from framework.diagnosis.machine_rules import RULES
-from framework.measure.disk import DiskRate
-from framework.measure.machine_watch import Program
+from framework.measure.host import DiskRate
+from framework.measure.usage import Program
 from tests.diagnosis.cases import LATE, SPANS, facts, rank_facts, verdict_of
 
 MANY = {"num_threads": 16, "fewer_threads": 4, "fewer_threads_gain": 10.0}

@@ -4,6 +4,7 @@ import math
 import mmap
 import os
 import threading
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -13,7 +14,10 @@ import torch
 from framework.measure import host
 from framework.measure.host import (
     Cgroups,
+    Piece,
     Throttle,
+    disk_rate,
+    file_system,
     num_cores,
     peak_rss_bytes,
     rss_bytes,
@@ -69,6 +73,7 @@ def test_threads_are_what_somebody_has_set_or_the_cores(monkeypatch, environment
 
 V1 = "4:memory:/job\n1:cpu,cpuacct:/job/part\n0::/\n"
 V2 = "0::/job/part\n"
+UNLIMITED = (math.inf, math.inf)
 
 
 @pytest.fixture
@@ -125,7 +130,7 @@ def test_throttled_time_is_read_in_seconds(groups, own, folder, stat):
 
 
 @pytest.mark.parametrize(
-    ("own", "files"),
+    ("own", "files", "memory"),
     [
         (
             V2,
@@ -134,6 +139,7 @@ def test_throttled_time_is_read_in_seconds(groups, own, folder, stat):
                 "job/memory.current": "700\n",
                 "job/memory.stat": "anon 1\ninactive_file 200\n",
             },
+            (1000, 500),
         ),
         (
             V1,
@@ -142,25 +148,16 @@ def test_throttled_time_is_read_in_seconds(groups, own, folder, stat):
                 "memory/job/memory.usage_in_bytes": "700\n",
                 "memory/job/memory.stat": "inactive_file 5\ntotal_inactive_file 200\n",
             },
+            (1000, 500),
         ),
+        (V2, {"job/memory.max": "max\n", "job/memory.current": "700\n"}, UNLIMITED),
+        (V1, {"memory/job/memory.limit_in_bytes": "9223372036854771712\n"}, UNLIMITED),
+        (V1, {}, UNLIMITED),
     ],
+    ids=["v2", "v1", "v2-max", "v1-max", "none"],
 )
-def test_cached_files_count_as_free_memory(groups, own, files):
-    assert groups(own, files).memory_limit_bytes() == 1000
-    assert groups(own, files).available_memory_bytes() == 500
-
-
-@pytest.mark.parametrize(
-    ("own", "files"),
-    [
-        (V2, {"job/memory.max": "max\n", "job/memory.current": "700\n"}),
-        (V1, {"memory/job/memory.limit_in_bytes": "9223372036854771712\n"}),
-        (V1, {}),
-    ],
-)
-def test_without_a_limit_there_is_no_figure(groups, own, files):
-    assert groups(own, files).memory_limit_bytes() is None
-    assert groups(own, files).available_memory_bytes() is None
+def test_cached_files_count_as_free_memory_below_the_limit(groups, own, files, memory):
+    assert groups(own, files).memory_bytes() == memory
 
 
 GPU = torch.device("cuda", 1)
@@ -214,3 +211,56 @@ def test_without_a_node_or_one_of_its_cores_nothing_changes(node, cores, socket_
     socket_of(node, cores)
     stay_beside(GPU)
     assert os.sched_getaffinity(0) == before
+
+
+PLACES = {"/dev/shm": "tmpfs", "/": "ext4", "/mnt/data": "nfs4"}
+MOUNTS = [SimpleNamespace(mountpoint="/mnt/data", fstype="cifs")] + [
+    SimpleNamespace(mountpoint=place, fstype=system) for place, system in PLACES.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "system"),
+    [
+        ("/home/me", "ext4"),
+        ("/dev/shm/a", "tmpfs"),
+        ("/mnt/data", "nfs4"),
+        ("/mnt/database", "ext4"),
+    ],
+)
+def test_the_innermost_and_latest_mount_tells_the_file_system(monkeypatch, path, system):
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: MOUNTS)
+    assert file_system(path) == system
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    """Return 64 pieces of a file that lies on a disk."""
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(1 << 20))
+    return [Piece(str(path), 16000 * number + 5, 15000) for number in range(64)]
+
+
+def test_reads_that_sleep_wait_beside_each_other(pieces, monkeypatch):
+    def slow(piece):
+        time.sleep(0.02)
+        return piece.length
+
+    monkeypatch.setattr(host, "read_uncached", slow)
+    rate = disk_rate(pieces, 0.5)
+    assert rate.cold < 15000 / 0.02
+    assert rate.cold_many > 2 * rate.cold
+
+
+def test_files_on_a_disk_have_a_rate(pieces):
+    rate = disk_rate(pieces, 0.2)
+    if rate is None:
+        pytest.skip("this file system has no direct access")
+    assert min(rate) > 0
+
+
+@pytest.mark.parametrize("num_bytes", [0, 10])
+def test_a_store_of_one_record_or_of_empty_ones_has_no_rate(pieces, monkeypatch, num_bytes):
+    monkeypatch.setattr(host, "read_uncached", lambda _: num_bytes)
+    few = pieces[: 1 if num_bytes else 4]
+    assert disk_rate(few, 0.1) is None

@@ -33,9 +33,9 @@ from framework.data.source import StoreSource, WorkerSource
 from framework.diagnosis.facts import Facts, Storage
 from framework.diagnosis.step_rules import TINY
 from framework.measure import host
-from framework.measure.disk import DiskRate, Piece, disk_kind, disk_rate
-from framework.measure.machine_watch import MachineUse, MachineWatch
+from framework.measure.host import DiskRate, Piece, disk_kind, disk_rate
 from framework.measure.statistics import median
+from framework.measure.usage import MachineUse, MachineWatch
 from framework.media.header import BadImage, ImageHeader, read_header
 from framework.order.batches import Order, spread
 from framework.store import folder_store, hdf5_store, lmdb_store, open_store, staging, values
@@ -317,7 +317,7 @@ def machine_of(probe: Probe) -> dict[str, Any]:
         "quota_cores": quota if quota < math.inf else None,
         "memory_bytes": total,
         "free_memory_bytes": host.available_memory_bytes(),
-        "in_group": host.CGROUPS.memory_limit_bytes() == total,
+        "in_group": host.CGROUPS.memory_bytes()[0] == total,
         "num_threads": torch.get_num_threads(),
         "all_cores": os.cpu_count() or 1,
         "allowed_cores": len(os.sched_getaffinity(0)),

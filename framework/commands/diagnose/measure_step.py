@@ -31,9 +31,9 @@ from framework.contracts.training import Report
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource
-from framework.diagnosis.code_lines import WaitingCalls, largest_lines
-from framework.diagnosis.facts import PythonLine, RunFacts, Sync
-from framework.measure.stack_sampler import LAYERS, StackSampler, charged
+from framework.diagnosis.code_lines import WaitingCalls
+from framework.diagnosis.facts import RunFacts, Sync
+from framework.measure.stack_sampler import LAYERS, PythonLine, StackSampler, charged
 from framework.measure.statistics import median
 from framework.system.stopping import scratch_folder
 from framework.train.checkpoint import CheckpointFolder
@@ -101,7 +101,7 @@ def measure_python(probe: Probe, seconds: float) -> tuple[dict[str, float], tupl
         python = min(max(own_s / max(sampled_s[part], 1e-9), 0.0), 1.0)
         shares[part] = python * plain_s[part] / step_s
         if shares[part] > LEAST_LINE:
-            lines += largest_lines(sampler, part, MOST_LINES, LEAST_LINE)
+            lines += sampler.largest_lines(part, MOST_LINES, LEAST_LINE)
     source = probe.assembly.train_source
     if isinstance(source, StoreSource | DatasetSource):
         sampler = StackSampler("transform")
@@ -112,7 +112,7 @@ def measure_python(probe: Probe, seconds: float) -> tuple[dict[str, float], tupl
         _repeat(lambda: source.read(Request(0, next(slices), training=True)), SHARE * seconds)
         sampler.stop()
         shares["transform"] = sampler.python_s()["transform"] / sampler.total_s
-        lines += largest_lines(sampler, "transform", MOST_LINES, LEAST_LINE)
+        lines += sampler.largest_lines("transform", MOST_LINES, LEAST_LINE)
     return shares, tuple(sorted(lines, key=lambda line: -line.share))
 
 

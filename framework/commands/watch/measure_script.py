@@ -25,12 +25,11 @@ from framework.commands.watch.torch_hooks import (
 from framework.contracts.span import Span
 from framework.data.dataset import title_of
 from framework.data.items import HOST, Named, is_number
-from framework.diagnosis.code_lines import largest_lines
 from framework.diagnosis.facts import ItemFacts, LoaderFacts, ScriptFacts
 from framework.measure.host import num_cores
-from framework.measure.machine_watch import MachineUse
 from framework.measure.stack_sampler import StackSampler
 from framework.measure.statistics import median
+from framework.measure.usage import MachineUse
 from framework.order.batches import spread
 from framework.system.rng import generator_mark, kept_generators
 
@@ -136,7 +135,7 @@ def measure_items(dataset: Any) -> ItemFacts:
         decoded=sorted(images)[len(images) // 2] if images else None,
         decode_share=sum(times_s) / took_s,
         size=_image_size(item),
-        lines=tuple(largest_lines(sampler, "items", MOST_LINES, LEAST_LINE)),
+        lines=tuple(sampler.largest_lines("items", MOST_LINES, LEAST_LINE)),
     )
 
 

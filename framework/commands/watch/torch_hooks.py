@@ -22,10 +22,9 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.hooks import RemovableHandle
 
 from framework.contracts.span import Span, merged
-from framework.diagnosis.code_lines import WaitingCalls, largest_lines
-from framework.diagnosis.facts import PythonLine
+from framework.diagnosis.code_lines import WaitingCalls
 from framework.measure.clock import STEP_ENDS, make_clock
-from framework.measure.stack_sampler import StackSampler
+from framework.measure.stack_sampler import PythonLine, StackSampler
 
 # Spans that are no part of a training step.
 OUTSIDE = "outside"  # between the last batch of an epoch and the first one of the next
@@ -154,7 +153,7 @@ class TorchHooks:
 
     def lines(self) -> list[PythonLine]:
         """Return the lines of Python that take most of the sampled steps."""
-        return largest_lines(self._sampler, "step", MOST_LINES, LEAST_LINE)
+        return self._sampler.largest_lines("step", MOST_LINES, LEAST_LINE)
 
     def _forget(self) -> None:
         self.is_on = False

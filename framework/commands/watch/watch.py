@@ -114,7 +114,7 @@ class Watch:
     def begin(self) -> None:
         """Install the hooks. Torch has just been imported."""
         from framework.commands.watch import torch_hooks  # noqa: PLC0415
-        from framework.measure.machine_watch import MachineWatch  # noqa: PLC0415
+        from framework.measure.usage import MachineWatch  # noqa: PLC0415
 
         self._machine = MachineWatch()
         self._hooks = torch_hooks.TorchHooks(self._asked.steps, self._report)

@@ -19,7 +19,7 @@ from framework.commands.diagnose.measure_parts import (
 from framework.config.paths import ROOT
 from framework.contracts.records import Field, Manifest
 from framework.measure.host import Cgroups
-from framework.measure.machine_watch import MachineUse
+from framework.measure.usage import MachineUse
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.trials.probe import Rate
 from tests.commands.diagnose.setting import setting, write_photos

@@ -18,7 +18,7 @@ from framework.commands.watch.measure_script import (
     gather_script_facts,
     repeated_item_bytes,
 )
-from framework.measure.machine_watch import MachineUse
+from framework.measure.usage import MachineUse
 from tests.commands.watch.loops import PAUSE_S, Numbers, Pausing, hooked, loader, train
 
 IDLE = MachineUse(1.0)
