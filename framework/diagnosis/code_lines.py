@@ -7,13 +7,13 @@ import inspect
 import linecache
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from framework.diagnosis.facts import Sync
 from framework.measure.stack_sampler import TORCH, charged
 
 # Reading the step count of an optimizer, which is on the host, does not wait.
@@ -24,6 +24,17 @@ METHODS = (
     *("__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__", "__repr__"),
     *("__format__", "__getitem__"),
 )
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A call that waits for the device."""
+
+    file: str
+    line: int
+    call: str
+    count: int  # calls in one step
+    text: str  # the line of code
 
 
 @final

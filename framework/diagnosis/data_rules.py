@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from framework.cli.arguments import quoted
 from framework.cli.tables import plural
 from framework.contracts.waits import FEW, MOST_NAMED, named
-from framework.diagnosis.facts import Facts, Storage, gain
-from framework.diagnosis.findings import Repack, Verdict
+from framework.diagnosis.facts import Facts, Storage, Verdict, gain
 
 # If Python's lock is held for a larger share of preparing, a second thread brings less than half.
 LOCKED = 0.5
@@ -32,7 +32,6 @@ TRANSFORM_S = 3e-5  # of a small array that needs no scaling, in one thread
 JPEG_BYTES = 0.4  # of a JPEG of quality 90, per pixel of a photograph
 SLOWER_THAN_JPEG = 2.0  # how many times as long a PNG or WebP file takes to decode, at least
 DECODING = {"jpeg": "decode_jpeg", "png": "decode_png", "webp": "decode_webp"}
-DECODING_OTHER = "decode_other"
 FIXED = {"resize", "center_crop"}  # transforms that give every epoch the same pixels
 UNSCALED = {"random_crop"}  # whose crops keep the scale, so that images cannot be packed smaller
 READ_SHARE = 0.05  # if reading takes less of preparing a record, packing is not worth it
@@ -43,21 +42,22 @@ LEAST_READS = 3  # slow records that were read less often are not all known
 
 def waiting(facts: Facts) -> str:
     """Return a sentence that compares preparing and computing a batch."""
-    prepare_ms = facts.step_ms(facts.prepare or facts.loader_rate)
-    return (
-        f"One thread prepares a batch in {prepare_ms:.1f} ms, and computing takes "
-        f"{facts.step_ms(facts.compute):.1f} ms."
-    )
+    prepare_ms = 1e3 * facts.batch_size / (facts.prepare or facts.loader_rate)
+    compute_ms = 1e3 * facts.batch_size / facts.compute
+    takes = f"and computing takes {compute_ms:.1f} ms."
+    return f"One thread prepares a batch in {prepare_ms:.1f} ms, {takes}"
 
 
 def _needs_workers(facts: Facts) -> bool:
-    is_locked = facts.lock_share > LOCKED and facts.kind == "thread"  # see `processes`
+    if facts.lock_share > LOCKED and facts.kind == "thread":  # see `processes`
+        return False
     is_work = facts.slow_rate and not facts.staged and facts.load_s >= LEAST_SHARED_S
-    return bool(is_work) and facts.workers < facts.num_cores and not is_locked
+    return bool(is_work) and facts.workers < facts.num_cores
 
 
 def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
     workers, cores, rate = facts.workers, facts.num_cores, facts.slow_rate
+    as_many = (f"workers.num={cores}",)
     if _needs_workers(facts):
         few = f"Only {plural(workers, 'worker')}" if workers else "No workers"
         yield Verdict(
@@ -65,31 +65,31 @@ def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
             f"{few} for {cores} cores. {waiting(facts)}",
             f"Use {cores} workers, which prepare records while the step computes.",
             gain(facts, workers=cores),
-            (f"workers.num={cores}",),
+            as_many,
         )
     is_locked = facts.lock_share > LOCKED or facts.has_function
     if workers > cores:
-        overrides = (f"workers.num={cores}",)
         if facts.kind != "thread" and not is_locked and facts.prepare is not None:
-            overrides += ("workers.kind=thread",)
+            as_many += ("workers.kind=thread",)
         yield Verdict(
             "lower_workers",
             f"{workers} workers share {cores} cores with the step: computing alone does "
             f"{facts.compute:,.0f} records/s, with the workers {facts.whole:,.0f}.",
             f"Use {cores} workers; more only take turns, and cost memory and start-up time each.",
             1 + 0.01 * workers / cores,  # the model cannot predict it: more than 1 gets it tried
-            overrides,
+            as_many,
         )
     if rate is None or workers == 0 or facts.has_function:
         return
     if rate >= CLEARLY * facts.loader_rate and (workers <= cores or facts.kind != "thread"):
+        ahead = ("loader=prefetch",) if facts.loader == "plain" else ()
         yield Verdict(
             "no_workers",
             f"One thread prepares {rate:,.0f} records/s, but {workers} workers on {cores} cores "
             f"only {facts.loader_rate:,.0f}: handing a batch over costs more than preparing it.",
             "Use no workers; loader=prefetch reads ahead without them.",
             gain(facts, measured=True, workers=0, ahead=True),
-            ("workers.num=0", *(["loader=prefetch"] if facts.loader == "plain" else [])),
+            ("workers.num=0", *ahead),
         )
     if facts.kind == "process" and workers <= cores and not is_locked:
         yield Verdict(
@@ -103,18 +103,15 @@ def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
 
 
 def locked_threads(facts: Facts) -> Iterator[Verdict]:
-    """Detect preparing that holds Python's lock, or slows the step that computes beside it."""
-    cores, rate = facts.num_cores, facts.slow_rate
+    """Detect preparing that holds Python's lock, or slows the step that computes meanwhile."""
+    cores, rate, two = facts.num_cores, facts.slow_rate, facts.prepare_two
     slowed = _slowed_step(facts)
     if slowed is not None:  # the same advice
         yield slowed
-    elif (
-        not facts.staged
-        and (facts.kind != "process" or not facts.workers)
-        and rate
-        and facts.prepare_two
-        and max(facts.lock_share, facts.function_share) > LOCKED
-    ):
+        return
+    is_locked = max(facts.lock_share, facts.function_share) > LOCKED
+    has_threads = facts.kind != "process" or not facts.workers
+    if rate and two and is_locked and has_threads and not facts.staged:
         holder = "Reading"
         if facts.has_function:
             share = 100 * facts.function_share
@@ -122,7 +119,7 @@ def locked_threads(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "processes",
             f"{holder} holds Python's lock, so threads take turns: one thread prepares "
-            f"{rate:,.0f} records/s, two together {facts.prepare_two:,.0f}. {waiting(facts)}",
+            f"{rate:,.0f} records/s, two together {two:,.0f}. {waiting(facts)}",
             f"Use {cores} processes, which have a lock each and do not block the step.",
             gain(facts, kind="process", workers=cores),
             ("workers.kind=process", f"workers.num={cores}"),
@@ -131,36 +128,38 @@ def locked_threads(facts: Facts) -> Iterator[Verdict]:
 
 def _slowed_step(facts: Facts) -> Verdict | None:
     """Detect steps that hardly wait for data, but compute longer while it is read."""
-    workers, cores = facts.workers, facts.num_cores
+    workers, cores, storage = facts.workers, facts.num_cores, facts.storage
     # See `lower_workers` and `processes`.
     is_limited = facts.lock_share > LOCKED and CLEARLY * facts.loader_rate < facts.compute
-    if not (facts.slow_rate and facts.mostly_slowed) or facts.staged or is_limited:
+    if facts.staged or is_limited or workers > cores:
+        return None
+    if not facts.slow_rate or not facts.mostly_slowed:
         return None
     lacks_core = facts.use.own_cores + facts.use.waited_cores > ALL_CORES * cores
     others: list[str] = []
-    if workers > cores:
-        return None
     if not lacks_core and (workers == 0 or facts.kind == "thread"):
         num = max(1, cores - 1)
         advice = f"Read in processes ({num}), which do not take Python's lock from the step"
         overrides = ("workers.kind=process", f"workers.num={num}")
-        others += ["fewer threads"] if workers > 1 else []
-    elif facts.cuda and workers > 1:
+        if workers > 1:
+            others.append("fewer threads")
+    elif facts.gpu and workers > 1:
         num = workers // 2
         advice = f"Use {num} workers, which leave cores to the thread that launches kernels"
         overrides = (f"workers.num={num}",)
     else:  # all cores compute or read: see the rules about stores
         return None
-    if facts.storage is not None and facts.storage.encoding == "image":
-        others += ["images packed smaller (pack.resize) or as pixels (pack.encode=raw)"]
-        others += ["data=dali"] if facts.cuda else []
-    left = max(1 - (facts.beside_s - facts.alone_s) / facts.step_s, 1 / MOST_GAIN)
+    if storage is not None and storage.encoding == "image":
+        others.append("images packed smaller (pack.resize) or as pixels (pack.encode=raw)")
+        if facts.gpu:
+            others.append("data=dali")
+    left = max(1 - (facts.training_s - facts.alone_s) / facts.step_s, 1 / MOST_GAIN)
     return Verdict(
         "slowed_step",
         f"Reading slows the step by {100 * facts.slowed_share:.0f} %: it computes for "
         f"{1e3 * facts.alone_s:.1f} ms on a batch that stays on the device, and "
-        f"{1e3 * facts.beside_s:.1f} ms while data is read.",
-        f"{advice}{''.join(f'; or try {other}' for other in others)}.",
+        f"{1e3 * facts.training_s:.1f} ms while data is read.",
+        f"{'; or try '.join([advice, *others])}.",
         min(facts.headroom, 1 / left),
         overrides,
     )
@@ -172,7 +171,7 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
     """
     waits_for_workers = facts.workers == 0 and _needs_workers(facts)  # which read ahead, too
     if facts.loader == "plain" and facts.data_limits and not waits_for_workers:
-        loader = "stream" if facts.cuda else "prefetch"
+        loader = "stream" if facts.gpu else "prefetch"
         yield Verdict(
             "prefetch",
             f"With loader=plain, each step waits until its batch is prepared. {waiting(facts)}",
@@ -180,26 +179,26 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
             gain(facts, ahead=True),
             (f"loader={loader}",),
         )
-    if not facts.cuda:
+    if not facts.gpu:
         return
     copying = facts.whole / (facts.copy or math.inf)  # as a share of the step
     if copying >= COPY_SHARE and facts.loader not in ("stream", "plain"):
-        step_ms = facts.step_ms(facts.whole)
+        step_ms = 1e3 * facts.step_s
+        takes = f"{copying * step_ms:.1f} of {step_ms:.1f} ms"
         yield Verdict(
             "stream",
-            "The step waits for its copy to the device: "
-            f"{copying * step_ms:.1f} of {step_ms:.1f} ms.",
+            f"The step waits for its copy to the device: {takes}.",
             "Use loader=stream, which copies the next batch while the step computes.",
             1 / (1 - copying),
             ("loader=stream",),
             parts=("copy",),
         )
     move = f"Move it to {facts.gpu}, which processes a whole batch in one call"
-    if facts.slow_rate and facts.has_function and facts.function_share:
+    if facts.slow_rate and facts.function_share:
+        share = 100 * facts.function_share
         yield Verdict(
             "augment_on_device",
-            f"The transform's function takes {100 * facts.function_share:.0f} % of preparing a "
-            "record on the host.",
+            f"The transform's function takes {share:.0f} % of preparing a record on the host.",
             f"{move}.",
             gain(facts, load_s=facts.load_s * (1 - facts.function_share)),
             edit="an augment (uint8 [B, C, H, W] on the device) that does what the function does, "
@@ -219,9 +218,10 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
 
 def image_files(facts: Facts) -> Iterator[Verdict]:
     """Detect images that are much larger than what the model sees, or are decoded every epoch."""
-    storage, side = facts.slow_storage, _side(facts)
+    storage = facts.slow_storage
     if storage is None or storage.image_size is None or not storage.can_repack:
         return
+    side, _ = _scale(facts)
     options, num_bytes, copied_s = _packed(facts, storage)
     if side >= LARGE:
         rule = "repack_smaller"
@@ -244,7 +244,7 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
         and facts.read_share <= 1 - DECODE_SHARE
         and (copied_s is not None or storage.codec != "jpeg")
     ):
-        rule = DECODING.get(storage.codec, DECODING_OTHER)
+        rule = DECODING.get(storage.codec, "decode_other")
         says = (
             f"Every epoch decodes all {storage.codec or 'image'} files again: "
             f"{facts.record_ms:.2f} ms each, {100 * (1 - facts.read_share):.0f} % of it "
@@ -258,15 +258,8 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
     if copied_s is not None:
         load_s = copied_s
         advice = "Pack the images once as pixels of the needed size, which are only copied."
-    yield Verdict(
-        rule,
-        says,
-        advice,
-        gain(facts, load_s=load_s),
-        repack=_repack(storage, **options),
-        learns=learns,
-        disk_bytes=num_bytes,
-    )
+    verdict = Verdict(rule, says, advice, gain(facts, load_s=load_s), learns=learns)
+    yield replace(verdict, repack=storage.repack(**options), disk_bytes=num_bytes)
 
 
 def loose_files(facts: Facts) -> Iterator[Verdict]:
@@ -279,17 +272,16 @@ def loose_files(facts: Facts) -> Iterator[Verdict]:
     num_bytes = storage.num_bytes
     if _are_small_files(facts):
         load_s = max(1 - 0.9 * share, 0.1) * facts.load_s
-        if storage.image_size is not None:
-            pixels, pixel_bytes, copied_s = _packed(facts, storage)
-            if copied_s is not None:
-                options, num_bytes, load_s = pixels, pixel_bytes, copied_s
+        pixels, pixel_bytes, copied_s = _packed(facts, storage)
+        if copied_s is not None and storage.image_size is not None:
+            options, num_bytes, load_s = pixels, pixel_bytes, copied_s
         yield Verdict(
             "small_records",
             f"{storage.num_records:,} files of {storage.record_bytes / 1e3:.1f} kB: opening and "
             f"{takes} record.",
             "Pack the files into one store, which is opened once and read a batch at a time.",
             gain(facts, load_s=load_s),
-            repack=_repack(storage, **options),
+            repack=storage.repack(**options),
             disk_bytes=num_bytes,
         )
     elif share >= READ_SHARE:
@@ -299,7 +291,7 @@ def loose_files(facts: Facts) -> Iterator[Verdict]:
             f"The records are {storage.num_records:,} loose files: opening and {takes} record.",
             "Pack the files unchanged into one store, which is opened once.",
             gain(facts, load_s=max(facts.load_s - 0.9 * read_s, 0.1 * facts.load_s)),
-            repack=_repack(storage, **options),
+            repack=storage.repack(**options),
             disk_bytes=num_bytes,
         )
 
@@ -321,23 +313,23 @@ def datasets_and_disks(facts: Facts) -> Iterator[Verdict]:
         return
     copied_s = facts.batch_size * storage.record_bytes / GATHER_BYTES_PER_S
     if storage.pack_words and storage.num_bytes <= MEMORY_SHARE * free_bytes:
-        frozen = " Move its random changes to augment=." if storage.draws else ""
+        advice = f"Pack the items: {storage.num_bytes / 1e6:,.0f} MB, which are only copied."
+        if storage.draws:
+            advice += " Move its random changes to augment=."
         yield Verdict(
             "pack_dataset",
             f"Each epoch makes all items of {storage.path} again: {facts.record_ms:.2f} ms each.",
-            f"Pack the items: {storage.num_bytes / 1e6:,.0f} MB, which are only copied.{frozen}",
+            advice,
             gain(facts, load_s=copied_s),
             edit=f"a store: {storage.pack_words}; then train with data=hdf5 data.train=packed.h5",
             learns=storage.draws,
         )
-    if not facts.shuffle or facts.block is not None:
-        return
-    if storage.disk in ("rotating", "network") and storage.num_bytes > free_bytes:
-        places = f"{storage.num_bytes / 1e9:.0f} GB on a {storage.disk} disk"
+    is_slow = storage.disk in ("rotating", "network") and storage.num_bytes > free_bytes
+    if is_slow and facts.shuffle and facts.block is None:
         read_s = facts.batch_size / (facts.read or facts.prepare or 1)
         yield Verdict(
             "order_block",
-            f"{places} are read at random.",
+            f"{storage.num_bytes / 1e9:.0f} GB on a {storage.disk} disk are read at random.",
             "Shuffle blocks of neighbors, and records within a window of blocks.",
             gain(facts, load_s=max(facts.load_s - read_s * 7 / 8, 0.0)),
             ("order=block", "order.block_records=1024", "order.window_blocks=4"),
@@ -388,23 +380,18 @@ RULES = (
 )
 
 
-def _repack(storage: Storage, **options: Any) -> Repack:
-    source = "folder" if storage.form == "folder" else "store"
-    return Repack(source, storage.targets, "hdf5", options, storage.follow_links)
+def _scale(facts: Facts) -> tuple[float, int]:
+    """Return how many times longer than needed an image's shorter side is, and the needed pixels.
 
-
-def _side(facts: Facts) -> float:
-    """Return how many times longer than needed an image's shorter side is; 0 if unknown."""
-    storage = facts.storage
-    if storage is None or storage.image_size is None or facts.size is None:
-        return 0.0
-    return 0.0 if facts.transform in UNSCALED else min(storage.image_size) / _needed(facts)
-
-
-def _needed(facts: Facts) -> int:
-    """Return the least pixels of the shorter side. Random crops need twice their size."""
-    most = max(facts.size or (0,))
-    return most * 8 // 7 if facts.transform in FIXED else 2 * most
+    The first is 0 if it is unknown. Random crops need twice their size.
+    """
+    storage, most = facts.storage, max(facts.size or (0,))
+    needed = 2 * most
+    if facts.transform in FIXED:
+        needed = most * 8 // 7
+    if storage is None or storage.image_size is None or not most or facts.transform in UNSCALED:
+        return 0.0, needed
+    return min(storage.image_size) / needed, needed
 
 
 def _packed(facts: Facts, storage: Storage) -> tuple[dict[str, Any], float, float | None]:
@@ -413,7 +400,8 @@ def _packed(facts: Facts, storage: Storage) -> tuple[dict[str, Any], float, floa
     Return options of ``pack``, the bytes of the store, and the seconds to copy a batch of pixels.
     """
     image_size = storage.image_size or (1, 1)
-    scale = max(1.0, _side(facts))
+    side, needed = _scale(facts)
+    scale = max(1.0, side)
     size: list[int] | None = None
     if facts.transform == "resize" and facts.size is not None:
         size = list(facts.size)
@@ -423,7 +411,7 @@ def _packed(facts: Facts, storage: Storage) -> tuple[dict[str, Any], float, floa
     if size is None or storage.num_records * storage.channels * math.prod(size) > most:
         options: dict[str, Any] = {"encode": "jpeg"}
         if scale > 1:
-            options["resize"] = _needed(facts)
+            options["resize"] = needed
         num_pixels = math.prod(length / scale for length in image_size)
         return options, storage.num_records * num_pixels * JPEG_BYTES, None
     options = {"encode": "raw"}

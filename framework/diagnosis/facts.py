@@ -1,11 +1,14 @@
-"""What was measured of a run, of its ranks or of a watched script: all that a rule may look at."""
+"""What rules get and give: facts about a run, its ranks or a watched script, and verdicts."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from framework.cli.arguments import quoted
 from framework.contracts.span import LateRank, RankSpan, Span, shares, step_s, waiting_share
+from framework.diagnosis.code_lines import Sync
 from framework.measure.host import DiskRate
 from framework.measure.stack_sampler import PythonLine
 from framework.measure.usage import MachineUse
@@ -13,12 +16,14 @@ from framework.measure.usage import MachineUse
 DATA_GAIN = 1.03  # with a smaller headroom data is not the problem: no measurement resolves less
 LEAST_TWO = 1.3  # with a smaller speedup of two free threads, the cores are too busy for a verdict
 LEAST_LEFT = 0.01  # the share of a step that `headroom` leaves to computing, at least
-LEAST_CORES = 0.05  # training that never ran would have an endless demand, and gain endlessly
+LEAST_CORES = 0.05  # of training: with none it would want endlessly many, and gain endlessly
 # The spans in which a step computes. With less reading beside them, they vary by a share.
 COMPUTING = ("compute", "forward", "backward", "optimizer")
 SLOWED = 0.1
 WITH_WEIGHTS = ("validate_every", "checkpoint.every_epochs")  # keys whose saves write weights, too
 HORIZON = 1000  # steps in which events are counted, in units of the shortest interval
+ENDINGS = {"hdf5": ".h5", "lmdb": ".lmdb"}
+UNKNOWN = 0.0  # stands for a gain that nobody can predict
 
 Shares = Mapping[str, float]  # or seconds, by name
 
@@ -54,14 +59,45 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Sync:
-    """A call that waits for the device."""
+class Repack:
+    """A store to pack before training."""
 
-    file: str
-    line: int
-    call: str
-    count: int  # calls in one step
-    text: str  # the line of code
+    source: str  # the input to pack from: folder or store
+    targets: Mapping[str, tuple[str, str]]  # as in `Storage`
+    output: str = "hdf5"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of ``pack``
+    follow_links: str | None = None  # of the folder: where symbolic links are followed
+
+    @property
+    def paths(self) -> dict[str, tuple[str, str]]:
+        """By split: (what is packed, the new store)."""
+        ending = ENDINGS[self.output]
+        return {split: (path, target + ending) for split, (path, target) in self.targets.items()}
+
+    def commands(self) -> list[list[str]]:
+        """Return the words after ``paceline`` that pack each split."""
+        commands: list[list[str]] = []
+        for path, target in self.paths.values():
+            words = ["pack", f"input={self.source}", f"input.path={_literal(path)}"]
+            if self.follow_links is not None:
+                words.append(f"input.follow_links={_literal(self.follow_links)}")
+            words += [f"pack.{key}={str(v).replace(' ', '')}" for key, v in self.options.items()]
+            commands.append([*words, f"output={self.output}", f"output.path={_literal(target)}"])
+        return commands
+
+    def overrides(self) -> list[str]:
+        """Return the overrides that make training read the new stores."""
+        targets = {split: _literal(target) for split, (_, target) in self.paths.items()}
+        words = [f"data={self.output}", f"data.train={targets.pop('train')}"]
+        val = targets.get("val", "null")
+        if targets and "val" not in targets:
+            sets = (f"{split.removeprefix('val.')}:{path}" for split, path in targets.items())
+            val = f"{{{','.join(sets)}}}"
+        return [*words, f"data.val={val}"]
+
+
+def _literal(path: str) -> str:
+    return path if re.fullmatch(r"[\w./-]+", path, re.ASCII) else quoted(path)
 
 
 @dataclass(frozen=True)
@@ -95,6 +131,11 @@ class Storage:
     def can_repack(self) -> bool:
         return self.form != "other" and bool(self.targets)
 
+    def repack(self, **options: Any) -> Repack:
+        """Return what packs the records with these options of ``pack``."""
+        source = "folder" if self.form == "folder" else "store"
+        return Repack(source, self.targets, "hdf5", options, self.follow_links)
+
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -114,18 +155,15 @@ class RunFacts:
         return times_per_step(*self.save_every.values())
 
     @property
-    def reports_per_step(self) -> float:
-        return times_per_step(self.report_every, self.epoch_steps)  # every epoch ends with one
-
-    @property
     def costs_s(self) -> dict[str, float]:
         """Seconds per step of validating, saving and reporting, on average over the run."""
         with_weights = [self.save_every[key] for key in WITH_WEIGHTS if key in self.save_every]
         weights_s = self.weights_s * times_per_step(*with_weights)
+        reports_per_step = times_per_step(self.report_every, self.epoch_steps)  # one at each end
         return {
             "validating": self.validate_s / (self.validate_every or math.inf),
             "saving": self.save_s * self.saves_per_step + weights_s,
-            "reporting": math.fsum(self.report_s.values()) * self.reports_per_step,
+            "reporting": math.fsum(self.report_s.values()) * reports_per_step,
         }
 
     def shares(self, step_s: float) -> dict[str, float]:
@@ -235,10 +273,6 @@ class Facts:
         return self.storage if self.slow_rate else None
 
     @property
-    def cuda(self) -> bool:
-        return self.gpu is not None
-
-    @property
     def step_s(self) -> float:
         return self.batch_size / self.whole
 
@@ -253,21 +287,21 @@ class Facts:
         return math.fsum(self.compute_spans_s.get(name, 0.0) for name in COMPUTING)
 
     @property
-    def beside_s(self) -> float:
-        """The same of a step of training, while other threads read."""
+    def training_s(self) -> float:
+        """Seconds in which a step of training computes, while other threads read."""
         return math.fsum(self.spans_s.get(name, 0.0) for name in COMPUTING)
 
     @property
     def slowed_share(self) -> float:
         """The share by which a step computes longer in training; 0 if unknown."""
-        return max(0.0, self.beside_s / self.alone_s - 1) if self.alone_s else 0.0
+        return max(0.0, self.training_s / (self.alone_s or math.inf) - 1)
 
     @property
     def mostly_slowed(self) -> bool:
         """Whether reading costs a step more by slowing it than by making it wait."""
-        reads_beside = self.loader != "plain" or self.workers > 0
-        is_slowed = self.slowed_share > SLOWED and self.data_limits
-        return reads_beside and is_slowed and self.beside_s - self.alone_s > self.wait * self.step_s
+        reads_ahead = self.loader != "plain" or self.workers > 0
+        is_slowed = reads_ahead and self.data_limits and self.slowed_share > SLOWED
+        return is_slowed and self.training_s - self.alone_s > self.wait * self.step_s
 
     @property
     def load_s(self) -> float:
@@ -277,11 +311,6 @@ class Facts:
     @property
     def record_ms(self) -> float:
         return 1e3 * self.load_s / self.batch_size
-
-    @property
-    def work_s(self) -> float:
-        """The part of ``load_s`` that computes. The rest waits for the disk."""
-        return self.load_s * min(1.0, self.prepare_cores)
 
     @property
     def read_share(self) -> float:
@@ -337,10 +366,6 @@ class Facts:
             lock_share=self.lock_share,
             ahead=self.loader != "plain",
         )
-
-    def step_ms(self, rate: float) -> float:
-        """Return milliseconds per batch at ``rate`` records per second."""
-        return 1e3 * self.batch_size / rate
 
 
 @dataclass(frozen=True)
@@ -426,10 +451,6 @@ class ScriptFacts:
         return waiting_share({name: span.total_s for name, span in self.spans.items()}) or 0.0
 
     @property
-    def computing_share(self) -> float:
-        return 1 - self.waiting
-
-    @property
     def headroom(self) -> float:
         """The factor on the rate if no step waited for data."""
         return 1 / max(LEAST_LEFT, 1 - self.waiting)
@@ -446,30 +467,26 @@ class ScriptFacts:
         return self.largest in ("wait", "idle")
 
     @property
-    def start_step_s(self) -> float:
-        """Seconds in which an epoch's workers start, per step of the epoch."""
-        if self.loader is None or not self.loader.workers or self.loader.persists:
-            return 0.0
-        return self.start_s * self.epochs / max(1, self.steps)
-
-    @property
     def load(self) -> Load:
         """The load of the script as it is."""
-        workers = self.loader.workers if self.loader else 0
-        load_s = 0.0
-        if self.loader is not None and workers == 0:
-            load_s = self.step_s * self.waiting
-        elif self.items is not None:
-            load_s = self.items.item_s * self.step_records
+        load_s, load_cores, start_s, workers = 0.0, 1.0, 0.0, 0
+        if self.items is not None:
+            load_s, load_cores = self.items.item_s * self.step_records, self.items.cpu_share
+        if self.loader is not None:
+            workers = self.loader.workers
+            if workers == 0:
+                load_s = self.step_s * self.waiting
+            elif not self.loader.persists:
+                start_s = self.start_s * self.epochs / max(1, self.steps)
         return Load(
             load_s=load_s,
-            compute_s=self.step_s * self.computing_share,
+            compute_s=self.step_s * (1 - self.waiting),
             compute_cores=min(self.compute_cores, self.num_cores),
             num_cores=self.num_cores,
             workers=workers,
             kind="process",
-            load_cores=self.items.cpu_share if self.items else 1.0,
-            start_s=self.start_step_s,
+            load_cores=load_cores,
+            start_s=start_s,
         )
 
 
@@ -485,7 +502,7 @@ def gain(facts: Facts | ScriptFacts, measured: bool = False, **changes: Any) -> 
     return min(facts.headroom, now_s / max(replace(load, **changes).step_s, 1e-9))
 
 
-def computing_gain(facts: Facts | ScriptFacts, factor: float) -> float:
+def computing_gain(facts: Facts, factor: float) -> float:
     """Return the factor on the training rate if computing is ``factor`` times as fast."""
     share = facts.computing_share
     return 1 / (share / factor + 1 - share)
@@ -498,3 +515,51 @@ def times_per_step(*intervals: float) -> float:
         return 0.0
     last = HORIZON * min(known)
     return len({step for every in known for step in range(every, last + 1, every)}) / last
+
+
+@dataclass(frozen=True)
+class Verdict:
+    rule: str  # the name of the cause
+    says: str  # the cause, as a sentence with numbers
+    why: str  # what to do and how it helps, as a sentence
+    gain: float  # expected factor on the training rate; UNKNOWN if nobody can predict it
+    overrides: tuple[str, ...] = ()  # of ``train``
+    repack: Repack | None = None  # a store to pack first
+    edit: str = ""  # a change to the user's code, if no override can do it
+    action: str = ""  # what to do outside of Paceline, if no override can do it
+    threads: int | None = None  # of torch, for an operator, by OMP_NUM_THREADS
+    trial: tuple[str, ...] = ()  # overrides that show what an action would gain, and are no advice
+    period_s: float = 0.0  # of what a run does only every so often, and the advice changes
+    parts: tuple[str, ...] = ()  # of a step, that the cause slows; empty: those of its rules
+    learns: bool = False  # whether the advice changes what the model learns
+    tried: bool = False  # whether `gain` comes from a trial instead of the model
+    modeled: float = 0.0  # the gain that the model predicts
+    spread: float = 0.0  # of a tried gain
+    pack_s: float = 0.0  # seconds that packing is expected to take
+    disk_bytes: float = 0.0  # that the whole new training store is expected to take
+    failed: str = ""  # why the advice is impossible here
+
+    @property
+    def lost(self) -> bool:
+        """Whether a trial was not faster, or the model expects a slower step."""
+        return self.gain <= 1 if self.tried else self.gain < 1
+
+    @property
+    def words(self) -> list[str]:
+        """All overrides, including those that name a new store."""
+        return [*(self.repack.overrides() if self.repack else ()), *self.overrides]
+
+    @property
+    def can_try(self) -> bool:
+        """Whether this process can train as the advice says."""
+        return bool(self.words) or self.threads is not None
+
+    @property
+    def is_advice(self) -> bool:
+        """Whether the verdict says what to do."""
+        return self.can_try or bool(self.edit or self.action)
+
+
+def times(factor: float, digits: int = 1) -> str:
+    """Return a factor in words: ``2.4 times``, or ``31 times``."""
+    return f"{factor:.{digits if factor < 10 else 0}f} times"

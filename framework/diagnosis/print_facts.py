@@ -1,7 +1,7 @@
 """Print what was measured and advised: of a run, of its ranks, and of a watched script."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -9,9 +9,8 @@ from typing import Any
 from framework.cli.tables import plural, print_table
 from framework.contracts.span import IDLE, shares
 from framework.diagnosis import judge
-from framework.diagnosis.facts import Facts, RankFacts, ScriptFacts, Sync
-from framework.diagnosis.findings import UNKNOWN, TrainWords, Verdict, times
-from framework.diagnosis.script_rules import pack_words
+from framework.diagnosis.code_lines import Sync
+from framework.diagnosis.facts import UNKNOWN, Facts, RankFacts, ScriptFacts, Verdict, times
 from framework.diagnosis.step_rules import place_of
 from framework.errors import say
 
@@ -20,6 +19,8 @@ MOST_SYNCS = 10  # that are printed
 PARTS = {"step": "a step, in Python", "items": "making an item"}
 LEAST_S = 0.005  # what takes a script less beside its steps is left out
 WAITING = 0.2  # if less of a script's step waits, Paceline would not be much faster
+
+TrainWords = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of ``train``
 
 
 def show(diagnosis: judge.Diagnosis, changed: TrainWords, flags: Sequence[str]) -> None:
@@ -48,7 +49,7 @@ def show(diagnosis: judge.Diagnosis, changed: TrainWords, flags: Sequence[str]) 
         rejected.append(text)
     if rejected:
         say(f"no certain gain: {'; '.join(rejected)}")
-    say("\n".join(sync_lines(facts.syncs, facts.cuda)))
+    say("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
     say(f"took {diagnosis.seconds:.0f} s")
 
 
@@ -60,9 +61,9 @@ def part_rows(facts: Facts) -> list[list[str]]:
     other = f"computing {facts.other_size} records a step"
     computing = f"repeating one batch, {facts.compute_cores:.1f} cores busy"
     slowed = f"forward, backward, optimizer: {100 * facts.slowed_share:.0f} % longer"
-    beside = facts.batch_size / facts.beside_s if facts.mostly_slowed else None
+    beside = facts.batch_size / facts.training_s if facts.mostly_slowed else None
     whole = f"{100 * facts.wait:.0f} % of it waiting, ± {100 * facts.spread:.0f} %"
-    no_copy = "from page-locked memory" if facts.cuda else "the device is the host"
+    no_copy = "from page-locked memory" if facts.gpu else "the device is the host"
     # Name, rate, note, note if it was not measured. Without it, the part is left out.
     parts = (
         ("reading the store", facts.read, reading, "not measured"),
@@ -279,7 +280,7 @@ def show_watch(facts: ScriptFacts) -> None:
         block = f"{{_target_: {loader.dataset}, ...}}"
         say(f"in Paceline: paceline train data=dataset 'data.train={block}'")
         if not items.refusal:
-            pack = pack_words(loader.dataset)
+            pack = judge.pack_words(loader.dataset)
             say(f"  or pack the items once: {pack}, then data=hdf5 data.train=items.h5")
 
 

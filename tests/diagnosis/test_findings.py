@@ -1,4 +1,4 @@
-from framework.diagnosis.findings import Repack, Verdict
+from framework.diagnosis.facts import Repack, Verdict
 
 REPACK = Repack(
     "folder",

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from framework.config.paths import ROOT
-from framework.diagnosis.findings import Verdict
+from framework.diagnosis.facts import Verdict
 from framework.diagnosis.judge import cause_of, limit_of, shares_of, verdicts_of
 from framework.diagnosis.step_rules import PYTHON_SLOWS
 from tests.diagnosis.cases import FINE, SLOWED, facts
@@ -12,7 +12,7 @@ from tests.diagnosis.cases import FINE, SLOWED, facts
 def test_the_documentation_has_a_row_for_every_cause():
     page = (ROOT / "docs" / "diagnose.md").read_text().partition("## Every cause")[2]
     rows = re.findall(r"^\| `(\w+)` \|[^|]+\|[^|]+\|$", page.partition("\n## ")[0], re.MULTILINE)
-    names = ("data", "step", "machine")
+    names = ("data", "step")
     paths = [ROOT / "framework" / "diagnosis" / f"{name}_rules.py" for name in names]
     code = "".join(path.read_text() for path in paths)
     texts = {*re.findall(r'"(\w+)"', code), *(f"python_in_{part}" for part in PYTHON_SLOWS)}

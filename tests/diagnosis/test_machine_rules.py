@@ -2,7 +2,7 @@ import pytest
 
 from framework.contracts.span import RankSpan
 from framework.diagnosis.judge import rank_cause, verdicts_of
-from framework.diagnosis.machine_rules import RULES
+from framework.diagnosis.step_rules import MACHINE_RULES
 from framework.measure.host import DiskRate
 from framework.measure.usage import Program
 from tests.diagnosis.cases import LATE, SPANS, facts, rank_facts, verdict_of
@@ -24,7 +24,7 @@ STORE = {"form": "hdf5", "cached": 0.1}
 
 
 def test_a_quiet_machine_gives_no_cause():
-    assert not [verdict for rule in RULES for verdict in rule(facts())]
+    assert not [verdict for rule in MACHINE_RULES for verdict in rule(facts())]
 
 
 def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_key():

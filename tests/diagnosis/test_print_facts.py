@@ -2,8 +2,7 @@ import json
 import shlex
 from dataclasses import replace
 
-from framework.diagnosis.facts import Sync
-from framework.diagnosis.findings import UNKNOWN, Repack, Verdict
+from framework.diagnosis.facts import UNKNOWN, Repack, Sync, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis
 from framework.diagnosis.print_facts import (
     advice_lines,

@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from framework.diagnosis.facts import PythonLine, RunFacts, Sync
+from framework.diagnosis.code_lines import Sync
+from framework.diagnosis.facts import PythonLine, RunFacts
 from framework.diagnosis.judge import cause_of, limit_of, verdicts_of
 from tests.diagnosis.cases import CUDA, FINE, facts, verdict_of
 

@@ -31,8 +31,8 @@ from framework.contracts.training import Report
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource
-from framework.diagnosis.code_lines import WaitingCalls
-from framework.diagnosis.facts import RunFacts, Sync
+from framework.diagnosis.code_lines import Sync, WaitingCalls
+from framework.diagnosis.facts import RunFacts
 from framework.measure.stack_sampler import LAYERS, PythonLine, StackSampler, charged
 from framework.measure.statistics import median
 from framework.system.stopping import scratch_folder

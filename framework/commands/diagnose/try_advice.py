@@ -11,8 +11,7 @@ from typing import Any
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
 from framework.commands.diagnose.measure_step import run_rate
 from framework.contracts.records import Chunk, RecordInput
-from framework.diagnosis.facts import Facts
-from framework.diagnosis.findings import ENDINGS, Repack, Verdict
+from framework.diagnosis.facts import ENDINGS, Facts, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, verdicts_of
 from framework.diagnosis.step_rules import BESIDE
 from framework.errors import PacelineError

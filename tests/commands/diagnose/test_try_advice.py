@@ -7,8 +7,7 @@ import torch
 
 from framework.commands.diagnose import try_advice
 from framework.commands.diagnose.try_advice import apply, diagnose, write_sample
-from framework.diagnosis.facts import RunFacts
-from framework.diagnosis.findings import Repack, Verdict
+from framework.diagnosis.facts import Repack, RunFacts, Verdict
 from framework.diagnosis.judge import Diagnosis, cause_of
 from framework.errors import ResourceError
 from framework.store.open_store import open_store
