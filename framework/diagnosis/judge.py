@@ -256,10 +256,10 @@ def computing(facts: ScriptFacts) -> Iterator[Verdict]:
     cores = facts.num_cores
     if facts.lines and facts.lines[0].share >= LINE and not facts.data_limits:
         line = facts.lines[0]
+        place = f"{step_rules.place_of(line)} in {line.function}"
         yield Verdict(
             "python_lines",
-            f"{step_rules.place_of(line)} in {line.function} takes {100 * line.share:.0f} % of a step, "
-            f"outside of torch: {line.text}",
+            f"{place} takes {100 * line.share:.0f} % of a step, outside of torch: {line.text}",
             "Python and what it calls run on one core here, while the device and other cores wait.",
             UNKNOWN,
             edit="operators on whole batches, or do it in the Dataset, where workers share it",
