@@ -45,7 +45,7 @@ LAYERS = (
 LEVEL = {name: -row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))
 HOMES = {
-    "h5py": {"store/hdf5_store.py", "store/foreign_hdf5.py"},
+    "h5py": {"store/hdf5_store.py"},
     "lmdb": {"store/lmdb_store.py"},
     "isal": {
         "train/checkpoint.py",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import SourceContext
-from framework.contracts.records import Field, Manifest, Records
+from framework.contracts.records import Field, Manifest, Records, RecordStore
 from framework.contracts.training import Outcome
 from framework.data.source import StoreSource
 from framework.store.folder_store import FolderStore
@@ -46,7 +46,7 @@ class Small(nn.Module):
         return self.layers(image)
 
 
-class PillowStore:
+class PillowStore(RecordStore):
     """A folder of images, decoded and scaled by Pillow as it is read.
 
     Many a Dataset's ``__getitem__`` does so.
@@ -56,7 +56,7 @@ class PillowStore:
         self.files = FolderStore(path)
         self.size = size
         fields = {"image": Field("uint8", (3, size, size)), "label": Field("int64", ())}
-        self.manifest = Manifest(self.files.manifest.num_records, fields, CLASSES, source=path)
+        self._manifest = Manifest(self.files.manifest.num_records, fields, CLASSES, source=path)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         images = np.stack([self._image(index) for index in indices.tolist()])
@@ -67,28 +67,19 @@ class PillowStore:
             scaled = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
         return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
 
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        return []
-
     def key(self, index: int) -> str:
         return self.files.key(index)
 
     def name(self, index: int) -> str:
         return self.files.name(index)
 
-    def check(self) -> None:
-        pass
 
-    def close(self) -> None:
-        pass
-
-
-class LockedStore:
+class LockedStore(RecordStore):
     """A folder of images whose pixels pass through a Python list, so that reading is locked."""
 
     def __init__(self, path: str, size: int) -> None:
         self.pillow = PillowStore(path, size)
-        self.manifest = self.pillow.manifest
+        self._manifest = self.pillow.manifest
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         records = self.pillow.read(indices, views)
@@ -96,20 +87,11 @@ class LockedStore:
         values = [min(255, value) for value in pixels.flatten().tolist()]
         return {**records, "image": torch.tensor(values, dtype=torch.uint8).view(pixels.shape)}
 
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        return []
-
     def key(self, index: int) -> str:
         return self.pillow.key(index)
 
     def name(self, index: int) -> str:
         return self.pillow.name(index)
-
-    def check(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def locked_source(

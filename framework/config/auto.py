@@ -28,8 +28,7 @@ from framework.data.classes import is_numbered
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, did_you_mean, listed
-from framework.store.channel_statistics import num_channels, of_batch, statistics_of
-from framework.store.columns import StoreFacts
+from framework.store.store_facts import StoreFacts, num_channels, of_batch, statistics_of
 
 AUTO = "auto"
 CLASS_WEIGHTS = "class_weights"

@@ -29,8 +29,7 @@ from framework.pack.jobs import as_written, item_error, joined, prepared
 from framework.pack.marked import MarkedInput
 from framework.pack.packing import BadItem, bad_item
 from framework.pack.preparation import Preparation
-from framework.store.columns import column_of, lengths_of
-from framework.store.resident import ChunkStore, ItemStore, as_read
+from framework.store.open_store import ChunkStore, ItemStore, as_read
 from framework.system.native import limit_threads
 
 PART = "part"  # the field of a batch with the number of its part
@@ -118,8 +117,10 @@ class _StoreItems:
 
 
 @final
-class PreparedStore:
+class PreparedStore(RecordStore):
     """A store whose images, sounds and videos become as those of ``train`` when they are read."""
+
+    has_columns = True
 
     def __init__(self, store: RecordStore, train: Manifest) -> None:
         self._store = store
@@ -129,7 +130,7 @@ class PreparedStore:
         if self._prepare is not None:
             fields = self._prepare.fields(self._items)
         fields = {name: as_trained(field, train.fields.get(name)) for name, field in fields.items()}
-        self.manifest = replace(store.manifest, fields=fields)
+        self._manifest = replace(store.manifest, fields=fields)
         self.changes = self._prepare is not None or fields != store.manifest.fields
         self.key = store.key
         self.name = store.name
@@ -154,10 +155,10 @@ class PreparedStore:
         return self._store.damaged(indices, records) if self._prepare is None else []
 
     def column(self, name: str) -> Any:
-        return column_of(self._store, name)
+        return self._store.column(name)
 
     def lengths(self, name: str) -> Tensor:
-        return lengths_of(self._store, name)
+        return self._store.lengths(name)
 
 
 class ItemRange(NamedTuple):
@@ -230,7 +231,7 @@ class InputSource(Source):
                 if following is not None:
                     ahead.append(reader.submit(self._read, following))
                 self.parts[part.items.number] = part
-                if part.store.keys:
+                if part.store.manifest.num_records:
                     yield from self._batches_of(part)
 
     def _batches_of(self, part: ReadPart) -> Generator[MicroBatch]:

@@ -24,7 +24,7 @@ from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.class_labels import KnowsLabelRange
 from framework.contracts.data import Source
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.records import LABEL, KnowsColumns
+from framework.contracts.records import LABEL
 from framework.contracts.training import (
     Objective,
     RunContext,
@@ -40,7 +40,7 @@ from framework.objective.own_loss import OwnLoss
 from framework.parallel.ddp import warm_up_ddp
 from framework.schedule.plateau import Plateau
 from framework.sink.base import TolerantSink
-from framework.store.columns import is_number
+from framework.store.store_facts import is_number
 from framework.system.extras import needed
 from framework.system.rng import kept_generators
 from framework.train import parameter_groups, watching
@@ -236,7 +236,7 @@ def _check_labels(assembly: Assembly, objective: Objective) -> None:
             continue  # packing has checked them
         field = manifest.fields.get(allowed.field)
         is_stored = isinstance(source, StoreSource | DALISource)
-        if is_stored and isinstance(source.store, KnowsColumns) and field and is_number(field):
+        if is_stored and source.store.has_columns and field and is_number(field):
             used = source.order.used()
             check.check(source.store.column(allowed.field)[used], used, allowed)
         else:

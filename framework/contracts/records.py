@@ -1,5 +1,6 @@
 """Contracts for records: fields, manifests, stores, and the inputs that packing reads."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,6 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, final, overload, runtime_checkable
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from framework.system.code_digest import CodeDigest, files_digest
@@ -15,6 +17,7 @@ KINDS = ("image", "labels", "audio", "video", "text", "bytes", "boxes", "points"
 CARRIED = ("text", "bytes")  # kinds that are lists in a batch, and stay on the host
 IGNORE = 255  # a label map's value for pixels without a class, as in Pascal VOC
 SCHEMA = 6  # of a manifest's text; others are not read
+BLOCK_RECORDS = 1024  # read at a time from a store that has no columns
 LABEL = "label"  # the field whose numbers stand for the classes
 
 
@@ -160,6 +163,18 @@ class Ragged(NamedTuple):
         return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def joined(parts: Sequence[Any]) -> Any:
+    """Return the values of a field from several places, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Ragged):
+        values = torch.cat([part.values for part in parts])
+        return Ragged(values, torch.cat([part.lengths for part in parts]))
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    return [value for part in parts for value in part]
+
+
 @final
 class Placed(Sequence[Any]):
     """Byte buffers, or arrays of one layout, in one memory.
@@ -207,77 +222,6 @@ class Placed(Sequence[Any]):
 Records = dict[str, Any]
 
 
-class RecordStore(Protocol):
-    """Records on disk, read by batch.
-
-    A store opens its files lazily in each process, so it can be pickled at any time and is safe
-    under fork, forkserver and spawn. The same path may be opened twice.
-    """
-
-    @property
-    def manifest(self) -> Manifest:
-        """The store's description. DataError if the file is missing, truncated, or no store."""
-        ...
-
-    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        """Return the records at ``indices``, int64 [B] on the host, in that order.
-
-        Indices may repeat. The caller owns the tensors. Raw fields in ``views`` may come as a list,
-        or Placed, of B read-only NumPy arrays in the store's memory.
-        """
-        ...
-
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        """Return the ``indices`` whose ``records`` differ from their stored CRC32, if any."""
-        ...
-
-    def key(self, index: int) -> str:
-        """Return the name under which a record was packed, such as its file's, or ""."""
-        ...
-
-    def name(self, index: int) -> str:
-        """Return a record's name for errors: store, number, and key if there is one."""
-        ...
-
-    def check(self) -> None:
-        """Raise DataError D117 if a file was replaced or rewritten since it was first opened."""
-
-    def close(self) -> None:
-        """Release handles and maps. A later read opens them again."""
-
-
-@runtime_checkable
-class ReadsOneByOne(Protocol):
-    """A store that reads each record by itself, and measures it."""
-
-    def read_timed(self, indices: Tensor, seconds: "memoryview[float]") -> Records:
-        """Read as ``read`` does. Add what each record took to ``seconds``: float64 [B]."""
-        ...
-
-
-@runtime_checkable
-class SamplesColors(Protocol):
-    """A store that calls a field's images gray, or in color, because a sample of them is.
-
-    Images in color, outside the sample of a gray field, must not be read as gray.
-    """
-
-    samples_colors: bool
-
-
-@runtime_checkable
-class KnowsColumns(Protocol):
-    """A store that reads one field of all its records without the other fields."""
-
-    def column(self, name: str) -> Any:
-        """Return a field of all records, as ``read`` does."""
-        ...
-
-    def lengths(self, name: str) -> Tensor:
-        """Return the rows of each record of a ragged field: int64 [num_records]."""
-        ...
-
-
 class Places(NamedTuple):
     """Where the raw fields of B records lie in a store's files."""
 
@@ -285,38 +229,95 @@ class Places(NamedTuple):
     starts: dict[str, Tensor]  # by field, the byte of its file where each value begins: int64 [B]
 
 
-@runtime_checkable
-class KnowsPlaces(Protocol):
-    """A store that says where in its files, ``paths``, the values of raw fields lie."""
+class RecordStore(ABC):
+    """Records on disk, read by batch.
+
+    A store opens its files lazily in each process, so it can be pickled at any time and is safe
+    under fork, forkserver and spawn. The same path may be opened twice.
+
+    Attributes:
+        paths: The files in which ``places`` locates values.
+        has_columns: Whether ``column`` and ``lengths`` read one field without the others.
+        times_records: Whether ``read_timed`` reads each record by itself, and measures it.
+        reads_starts: Whether ``read_start`` reads the start of an image file alone.
+        samples_colors: Whether a field's images are called gray, or in color, because a sample of
+            them is. Images in color, outside the sample of a gray field, must not be read as gray.
+    """
+
+    has_columns: bool = False
+    times_records: bool = False
+    reads_starts: bool = False
+    samples_colors: bool = False
+    _manifest: Manifest | None = None
 
     @property
-    def manifest(self) -> Manifest: ...
+    def manifest(self) -> Manifest:
+        """The store's description. DataError if the file is missing, truncated, or no store."""
+        if self._manifest is None:
+            self._manifest = self.described()
+        return self._manifest
+
+    def described(self) -> Manifest:
+        """Return what ``manifest`` is from the first time on that it is asked for."""
+        raise NotImplementedError
 
     @property
-    def paths(self) -> Sequence[str]: ...
+    def paths(self) -> Sequence[str]:
+        return ()
 
-    def places(self, indices: Tensor) -> Places:
-        """Return where records (int64 [B]) lie. IndexError if one does not exist.
+    @abstractmethod
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        """Return the records at ``indices``, int64 [B] on the host, in that order.
 
-        Fields whose values do not lie in one piece each are left out.
+        Indices may repeat. The caller owns the tensors. Raw fields in ``views`` may come as a list,
+        or Placed, of B read-only NumPy arrays in the store's memory.
         """
-        ...
 
-
-@runtime_checkable
-class ReadsStarts(Protocol):
-    """A store of image files that reads the start of a file alone."""
+    def read_timed(self, indices: Tensor, seconds: "memoryview[float]") -> Records:
+        """Read as ``read`` does. Add what each record took to ``seconds``: float64 [B]."""
+        return self.read(indices)
 
     def read_start(self, index: int, num_bytes: int) -> bytes:
         """Return the first ``num_bytes`` of a record's image file, or all if it is shorter."""
-        ...
+        raise NotImplementedError
 
+    def column(self, name: str) -> Any:
+        """Return a field of all records, as ``read`` does."""
+        blocks = torch.arange(self.manifest.num_records).split(BLOCK_RECORDS)
+        return joined([self.read(block)[name] for block in blocks])
 
-@runtime_checkable
-class KnowsKeys(Protocol):
-    """A store that gives many keys at once."""
+    def lengths(self, name: str) -> Tensor:
+        """Return the rows of each record of a ragged field: int64 [num_records]."""
+        return self.column(name).lengths
 
-    def keys(self, indices: Tensor) -> list[str]: ...
+    def places(self, indices: Tensor) -> Places:
+        """Return where records (int64 [B]) lie in ``paths``. IndexError if one does not exist.
+
+        Fields whose values do not lie in one piece each are left out.
+        """
+        return Places(torch.zeros_like(indices), {})
+
+    def damaged(self, indices: Tensor, records: Records) -> list[int]:
+        """Return the ``indices`` whose ``records`` differ from their stored CRC32, if any."""
+        return []
+
+    @abstractmethod
+    def key(self, index: int) -> str:
+        """Return the name under which a record was packed, such as its file's, or ""."""
+
+    def keys(self, indices: Tensor) -> list[str]:
+        """Return the keys of several records."""
+        return [self.key(index) for index in indices.tolist()]
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """Return a record's name for errors: store, number, and key if there is one."""
+
+    def check(self) -> None:  # noqa: B027  # most stores keep no file open
+        """Raise DataError D117 if a file was replaced or rewritten since it was first opened."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release handles and maps. A later read opens them again."""
 
 
 class RecordWriter(Protocol):

@@ -21,10 +21,9 @@ from framework.contracts.data import (
 from framework.contracts.records import (
     Placed,
     Ragged,
-    ReadsOneByOne,
     Records,
     RecordStore,
-    SamplesColors,
+    joined,
 )
 from framework.data.fields import (
     PICTURES,
@@ -50,7 +49,6 @@ from framework.errors import DataError, PacelineError, UserRecordError
 from framework.measure.clock import Stopwatch
 from framework.media.scale import scale_into
 from framework.order.draws import ON_HOST, draws, record_seeds
-from framework.store.gather import joined
 from framework.system.page_locked import pins_here
 from framework.system.user_code import user_error
 
@@ -84,8 +82,8 @@ class BatchReader:
         self._usual = Usual()
         manifest = store.manifest
         fields = manifest.fields.items()
-        samples = isinstance(store, SamplesColors) and store.samples_colors
-        self.pictures = Pictures(store, context, list(manifest.gray.values()) if samples else ())
+        sampled = list(manifest.gray.values()) if store.samples_colors else ()
+        self.pictures = Pictures(store, context, sampled)
         self.function: RecordFunction | None = transform.function
         if manifest.label_maps and isinstance(self.function, KnowsLabels):
             self.function = self.function.with_labels(manifest.label_maps)
@@ -165,7 +163,7 @@ class BatchReader:
             numbers = numbers if numbers is None else numbers[start:stop]
             outs = {name: image[start:stop] for name, image in outs.items()}
         seconds = nothing_yet(len(indices))
-        if self._measures and isinstance(self.store, ReadsOneByOne):
+        if self._measures and self.store.times_records:
             records = self.store.read_timed(indices, seconds)
         else:
             records = self.store.read(indices, self.views)

@@ -21,10 +21,9 @@ from framework.data.workers import Reader, Workers
 from framework.errors import ConfigError, DataError, words_of
 from framework.order.batches import Order, RecordFacts
 from framework.order.select import chosen
-from framework.store.columns import StoreFacts
+from framework.store import staging
 from framework.store.open_store import ShardedStore, files_of
-from framework.store.resident import LockedRecords, ResidentStore, lockable
-from framework.store.staging import Staged, drop_cached, remove_leftovers
+from framework.store.store_facts import StoreFacts
 from framework.system.memory import keep_freed_memory
 from framework.system.page_locked import CopyEngineError
 
@@ -204,7 +203,7 @@ class StoreSource(WorkerSource[BatchReader]):
         kind = "process" if is_apart else "thread"
         super().__init__(read, store.manifest, order, context, kind, read.padded)
         self._on_close = on_close
-        self.takes_workers = not isinstance(store, ResidentStore)
+        self.takes_workers = not isinstance(store, staging.ResidentStore)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -239,9 +238,9 @@ def packed_source(
         raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
     if stage == "ram":
         return _in_ram(path, opened, context)
-    remove_leftovers()
+    staging.remove_leftovers()
     if stage == "cold":
-        drop_cached(files_of(path))
+        staging.drop_cached(files_of(path))
     store = opened(path)
     if stage == "device":
         transform = context.transform
@@ -253,24 +252,24 @@ def packed_source(
             what = "a transform works on the host, the data is on the device"
             fix = "set transform=none and choose an augment, or data.stage=ram"
             raise ConfigError(171, "data.stage = device", what, fix)
-        store = ResidentStore(store, context.device)
+        store = staging.ResidentStore(store, context.device)
     return StoreSource(store, context)
 
 
 def _in_ram(path: str, opened: Callable[[str], RecordStore], context: SourceContext) -> StoreSource:
     with ExitStack() as stack:
-        staged = Staged(path)
+        staged = staging.Staged(path)
         stack.callback(staged.close)
         store = opened(staged.path)
-        locked: LockedRecords | None = None
+        locked: staging.LockedRecords | None = None
         notes: tuple[str, ...] = ()
         is_read_here = not context.num_workers and context.verify != "always"
         if context.device.type == "cuda" and is_read_here:
             # Whether a GPU can copy records as they are stored.
-            for_gpu = None if cut_fields(store.manifest, context.transform) else lockable(store)
+            is_whole = not cut_fields(store.manifest, context.transform)
             try:
-                if for_gpu is not None:
-                    locked = LockedRecords(for_gpu, context.device)
+                if is_whole and staging.lockable(store):
+                    locked = staging.LockedRecords(store, context.device)
                     stack.callback(locked.close)
             except (CopyEngineError, OSError) as error:
                 why = f"the GPU cannot copy records by itself ({words_of(error)})"

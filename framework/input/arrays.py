@@ -16,8 +16,7 @@ import numpy as np
 
 from framework.errors import DataError, listed
 from framework.input.rows import ColumnInput, text_by_field
-from framework.store.foreign import SIGNATURE
-from framework.store.values import array_of_npy, most_bytes, not_arrays, read_npy_header
+from framework.store.foreign import SIGNATURE, array_of_npy, most_bytes, not_arrays, read_npy_header
 
 BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.error, zlib.error)

@@ -16,7 +16,7 @@ from framework.errors import ConfigError, DataError, words_of
 from framework.input.rows import Row, RowInput, read_file
 from framework.media.decode import MAX_PIXELS, encode_png, image_size
 from framework.media.header import BadImage
-from framework.store.values import check_classes
+from framework.store.foreign import check_classes
 
 FIELDS = ("boxes", "label", "keypoints", "mask")
 FIELD_OF = {

@@ -13,7 +13,7 @@ from framework.errors import DataError, words_of
 from framework.input.function import stored_value
 from framework.input.rows import Row, RowInput
 from framework.order.draws import record_seeds
-from framework.store.values import check_classes
+from framework.store.foreign import check_classes
 from framework.system.code_digest import CodeDigest, digest_of
 from framework.system.rng import kept_generators, seed_host_generators
 

@@ -12,7 +12,7 @@ from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.input.rows import Row, RowsInput
 from framework.store.files import named_files, walk
-from framework.store.values import check_classes
+from framework.store.foreign import check_classes
 from framework.system.code_digest import CodeDigest, digest_of
 from framework.system.user_code import user_error
 

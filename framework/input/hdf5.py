@@ -15,11 +15,10 @@ from framework.input import rows as of_rows
 from framework.input.rows import Row, RowInput
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
-from framework.store import values as labels
+from framework.store import foreign as labels
 from framework.store.files import named_files
-from framework.store.foreign import fields_word
-from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
-from framework.store.values import RAGGED, native, text_of
+from framework.store.foreign import RAGGED, fields_word, native, text_of
+from framework.store.hdf5_store import Dataset, ForeignHDF5, is_column, suggested_fields
 
 WILD = "*"
 BLOCK = 1 << 16  # labels that are read at once

@@ -16,8 +16,7 @@ import numpy as np
 
 from framework.errors import DataError
 from framework.input.rows import ColumnInput
-from framework.store.foreign import GZIP, IDX
-from framework.store.values import most_bytes
+from framework.store.foreign import GZIP, IDX, most_bytes
 
 
 def read_idx(path: str) -> np.ndarray:

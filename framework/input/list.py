@@ -18,10 +18,9 @@ import numpy as np
 from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.rows import Row, RowInput, read_file, text_by_field
-from framework.store import values as labels
+from framework.store import foreign as labels
 from framework.store.folder_store import FILES
-from framework.store.foreign import NUMBER, number_of
-from framework.store.values import value_of
+from framework.store.foreign import NUMBER, number_of, value_of
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")

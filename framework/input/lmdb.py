@@ -12,9 +12,17 @@ from framework.errors import ConfigError, DataError, listed
 from framework.input.rows import Row, RowInput, shared_names, text_by_field
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
-from framework.store import values
-from framework.store.foreign import NPY, WHOLE, ForeignLMDB, key_expression, number_of, text_of
-from framework.store.values import array_of_npy, check_classes, label_column
+from framework.store import foreign
+from framework.store.foreign import (
+    NPY,
+    WHOLE,
+    array_of_npy,
+    check_classes,
+    label_column,
+    number_of,
+    short_text,
+)
+from framework.store.lmdb_store import ForeignLMDB, key_expression
 
 
 @final
@@ -80,7 +88,7 @@ class LMDBInput(RowInput):
             return None
         texts: list[str] = []
         for places in self.items[0]:
-            text = text_of(self.file.read(places[LABEL]))
+            text = short_text(self.file.read(places[LABEL]))
             if text is None:
                 return None
             if not texts and not WHOLE.fullmatch(text.strip()) and number_of(text) is not None:
@@ -105,10 +113,10 @@ class LMDBInput(RowInput):
         if kind == "bytes":
             return data
         if kind == "text":
-            return values.text_of(data, field, f"{self.name(index)}: {field}", "input")
+            return foreign.text_of(data, field, f"{self.name(index)}: {field}", "input")
         if data.startswith(NPY):
             return array_of_npy(data, self.name(index))
-        text = text_of(data)
+        text = short_text(data)
         if text is not None:
             number = number_of(text)
             return text if number is None else number

@@ -12,7 +12,7 @@ from framework.errors import ConfigError, DataError
 from framework.input.rows import Row, RowInput, read_file, text_by_field
 from framework.store.files import Walked, walk
 from framework.store.folder_store import SUFFIXES
-from framework.store.values import value_of
+from framework.store.foreign import value_of
 
 WILD = re.compile(r"(\*\*/?|\*|\?)")
 EXPRESSIONS = {"*": "([^/]*)", "?": "([^/])", "**": "(.*)", "**/": "(?:(.*)/)?"}

@@ -29,9 +29,9 @@ from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import BadImage, num_channels, shared_channels
 from framework.media.sound_file import is_sound
 from framework.media.video_file import is_video
-from framework.store import values as field_kinds
+from framework.store import foreign as field_kinds
 from framework.store.files import read_all, unreadable
-from framework.store.values import DTYPES, OF_STRINGS, check_classes, native, numbered_classes
+from framework.store.foreign import DTYPES, OF_STRINGS, check_classes, native, numbered_classes
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]

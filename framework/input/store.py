@@ -29,10 +29,9 @@ from framework.input.list import read_table
 from framework.input.rows import Row, chunk_of, first_fields, typed_row
 from framework.order.select import ExpressionWords, selected
 from framework.pack.jobs import as_written, joined, keys_of
-from framework.store.columns import RECORD, StoreFacts, is_number
-from framework.store.foreign import NUMBER
+from framework.store.foreign import INTEGER, NUMBER, OF_STRINGS
 from framework.store.open_store import MANIFEST, open_store
-from framework.store.values import INTEGER, OF_STRINGS
+from framework.store.store_facts import RECORD, StoreFacts, is_number
 from framework.system.code_digest import CodeDigest, digest_of
 
 KEY = "key"  # of a record, for the user's function

@@ -17,7 +17,7 @@ from framework.contracts.records import Manifest
 from framework.errors import DataError, ResourceError
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.files import named_files, unreadable
-from framework.store.values import check_classes, text_of
+from framework.store.foreign import check_classes, text_of
 from framework.system.extras import pip_install
 
 HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 bytes

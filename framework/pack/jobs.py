@@ -30,9 +30,9 @@ from framework.errors import DataError, PacelineError, ResourceError, words_of
 from framework.order.batches import spread
 from framework.pack import packing as packings
 from framework.pack.packing import JobResult, Journal, PackPlan
-from framework.store.channel_statistics import StatisticsSampler
 from framework.store.file_store import content_crcs, digest
 from framework.store.files import DiskReads, ask_item_files
+from framework.store.store_facts import StatisticsSampler
 from framework.system.durable import uninterrupted
 from framework.system.memory import keep_freed_memory, lacks_memory
 from framework.system.stopping import deaf_children, die_with_parent, set_all
@@ -481,11 +481,8 @@ def as_written(records: Records) -> Records:
 def keys_of(store: contract.RecordStore, indices: Tensor) -> Sequence[str]:
     """Return the keys of records, whose ``indices`` ascend."""
     first = store.manifest.first_key
-    if first is None and isinstance(store, contract.KnowsKeys):
-        return store.keys(indices)
-    if first is None or not len(indices):
-        return [store.key(index) for index in indices.tolist()]
-    keys = NumberKeys(first + int(indices[0]), first + int(indices[-1]) + 1)
-    if len(keys) == len(indices):
-        return keys
-    return [str(first + index) for index in indices.tolist()]
+    if first is not None and len(indices):
+        keys = NumberKeys(first + int(indices[0]), first + int(indices[-1]) + 1)
+        if len(keys) == len(indices):
+            return keys
+    return store.keys(indices)

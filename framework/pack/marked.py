@@ -37,7 +37,7 @@ from framework.media.decode import (
 from framework.media.header import BadImage
 from framework.order.batches import spread
 from framework.store.file_store import fits_kind
-from framework.store.values import RAGGED, TakesKinds, check_present, checked_kinds
+from framework.store.foreign import RAGGED, TakesKinds, check_present, checked_kinds
 from framework.system.code_digest import CodeDigest
 
 NUM_SAMPLES = 8  # items that a guess looks at

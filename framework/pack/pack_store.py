@@ -28,10 +28,9 @@ from framework.pack import jobs
 from framework.pack import packing as packings
 from framework.pack.jobs import ProcessPool, Row, Tell
 from framework.pack.packing import STRATIFIED, BadItem, JobResult, Journal, Packed, Packing
-from framework.store.channel_statistics import statistics_of
-from framework.store.columns import column_of
 from framework.store.file_store import digest, from_json, to_json
 from framework.store.open_store import MANIFEST, open_file, open_store
+from framework.store.store_facts import statistics_of
 from framework.system import durable
 
 DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a store of ours
@@ -402,14 +401,14 @@ def split_tasks(
                 texts = rule.texts(keys, store.name(0))
                 values = [text.encode(errors="surrogateescape") for text in texts]
             else:
-                column = column_of(store, rule.field)
+                column = store.column(rule.field)
                 if isinstance(column, Ragged):
                     values = [text.tobytes() for text in column.arrays()]
                 else:
                     values = [str(number).encode() for number in column.flatten().tolist()]
             hashes.append(packings.hashed(values))
             if rule.by == STRATIFIED:
-                labels.append(column_of(store, LABEL).numpy().reshape(-1))
+                labels.append(store.column(LABEL).numpy().reshape(-1))
     splits = rule.assign(np.concatenate(hashes), np.concatenate(labels) if labels else None)
     ends = np.cumsum([job.num_records for job in results])[:-1]
     tasks: dict[str, Joining] = {}

@@ -19,7 +19,7 @@ import numpy as np
 from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import LABEL, Field, Manifest, RecordInput, RecordWriter
 from framework.errors import ConfigError, DataError, listed
-from framework.store.values import pattern_of_group
+from framework.store.foreign import pattern_of_group
 from framework.system.durable import temporary_name, write_bytes, write_text
 
 if TYPE_CHECKING:

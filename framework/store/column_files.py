@@ -18,7 +18,7 @@ import torch
 from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
 from framework.store.files import Identity, identify, unreadable
-from framework.store.values import MOST_CLASSES, most_bytes
+from framework.store.foreign import MOST_CLASSES, most_bytes
 
 MOST_GROUP_BYTES = (1 << 31) - 1  # decoded, so that any column of it is one array of Arrow's
 WRITE_AGAIN = "download, copy or write it again"

@@ -7,9 +7,10 @@ are left to one call of ``native/crc32.c`` for all records.
 
 import hashlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,25 +21,17 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import (
-    CARRIED,
-    KINDS,
-    SCHEMA,
-    ChannelStatistics,
-    Field,
-    Manifest,
-    NumberKeys,
-    Placed,
-    Ragged,
-    Records,
-    Shard,
-)
+from framework.contracts import records as contract
+from framework.contracts.records import Field, Manifest, Placed, Ragged, Records, RecordStore
 from framework.errors import DataError
 from framework.store.files import Identity, identify
 from framework.store.foreign import refuse_other
+from framework.store.gather import Gather, ask_pages, check_range, gather_rows, map_of, should_ask
 from framework.system.durable import abandon, publish
 from framework.system.native import find
 
+KEYS = "\0keys"  # the name by which a file's keys are read, as if they were image bytes
+KEY = Field("uint8", (None,) * 3, "image")
 ENCODINGS = ("raw", "ragged", "image", "frames")
 # From so many bytes of a record on, ISA-L is faster than the tables of native/crc32.c. Measured on
 # an AMD EPYC, ns per record: 256 bytes 155 and 86, 512 bytes 159 and 186.
@@ -48,7 +41,7 @@ LONG_BYTES = 448
 def to_json(manifest: Manifest) -> str:
     """Return the text, which holds its own CRC32: a flipped bit in a name must be noticed."""
     data = asdict(manifest)
-    data["schema"] = SCHEMA
+    data["schema"] = contract.SCHEMA
     # json writes ASCII: file names that are not UTF-8 survive as escapes.
     return json.dumps({**data, "crc32": crc32(json.dumps(data).encode())})
 
@@ -61,22 +54,22 @@ def from_json(path: str, text: str | bytes) -> Manifest:
     try:
         data = json.loads(text)
         schema = int(data["schema"])
-        if schema != SCHEMA:
-            what = f"written with schema {schema}, this version reads {SCHEMA}"
-            fix = "update paceline" if schema > SCHEMA else "pack it again"
+        if schema != contract.SCHEMA:
+            what = f"written with schema {schema}, this version reads {contract.SCHEMA}"
+            fix = "update paceline" if schema > contract.SCHEMA else "pack it again"
             raise DataError(104, path, what, fix)
         if data.pop("crc32") != crc32(json.dumps(data).encode()):
             raise ValueError("its checksum differs")
         fields: dict[str, Field] = {}
         for name, block in data.pop("fields").items():
             fields[name] = field = Field(**block | {"shape": tuple(block["shape"])})
-            torch.from_numpy(np.empty(0, field.dtype))  # TypeError for a dtype that torch lacks
-            is_known = field.encoding in ENCODINGS and field.kind in KINDS
+            torch_dtype(field)
+            is_known = field.encoding in ENCODINGS and field.kind in contract.KINDS
             if not is_known or not fits_kind(field):
                 raise ValueError(f"field {name!r} is {field.kind} {field.dtype} {field.shape}")
-        shards = [Shard(**shard) for shard in data.pop("shards")]
+        shards = [contract.Shard(**shard) for shard in data.pop("shards")]
         statistics = {
-            name: ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
+            name: contract.ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
             for name, block in data.pop("statistics").items()
         }
         manifest = Manifest(fields=fields, shards=shards, statistics=statistics, **data)
@@ -98,7 +91,7 @@ def fits_kind(field: Field) -> bool:
         return count is None and channels in (1, 3) and is_known
     if field.kind == "labels":
         return field.dtype == "uint8" and field.channels == 1
-    if field.kind in (*CARRIED, "audio"):
+    if field.kind in (*contract.CARRIED, "audio"):
         return (field.dtype, field.shape) == ("uint8", (None,))
     if field.kind == "boxes":
         return (field.dtype, field.shape) == ("float32", (None, 4))
@@ -139,11 +132,6 @@ def numbered_crcs(crcs: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return extended
 
 
-def mismatches(indices: Tensor, crcs: np.ndarray, stored: np.ndarray) -> list[int]:
-    """Return those ``indices`` whose CRC32 differs from the stored one (both uint32 [B])."""
-    return indices[torch.from_numpy(crcs != stored)].tolist()
-
-
 def buffers(values: Any) -> Sequence[Any]:
     """Return one buffer per record: image bytes as they are, or the rows of an array or tensor."""
     if isinstance(values, Ragged):
@@ -168,55 +156,164 @@ def digest(*parts: np.ndarray) -> str:
     return total.hexdigest()
 
 
-def check_range(indices: Tensor, count: int) -> None:
-    """Raise IndexError if an index is not one of ``count`` records."""
-    numbers = indices.numpy()  # whose operators keep Python's lock, which takes less than giving it
-    if not len(numbers):
-        return
-    first, last = np.minimum.reduce(numbers), np.maximum.reduce(numbers)
-    if not 0 <= first <= last < count:
-        raise IndexError(f"records {first}..{last} of {count}")
+def num_bytes(field: Field) -> int:
+    """Return the bytes of a record of a raw field, or of a row of a ragged one."""
+    shape = field.row_shape if field.encoding == "ragged" else field.shape
+    return math.prod(size or 0 for size in shape) * np.dtype(field.dtype).itemsize
 
 
-class FileStore(ABC):
+def torch_dtype(field: Field) -> torch.dtype:
+    """Return the dtype of a field. TypeError if torch lacks it."""
+    return torch.from_numpy(np.empty(0, field.dtype)).dtype
+
+
+class OpenFile(ABC):
+    """A store's file, mapped by this process.
+
+    Attributes:
+        manifest: The store's.
+        fields: Those of the manifest, and ``KEYS`` if keys are stored.
+        gathers: Of the raw fields: what copies their values.
+        begins: Of the raw fields: the byte of the file where the gather's source begins.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.fields = dict(manifest.fields)
+        self.gathers: dict[str, Gather] = {}
+        self.begins: dict[str, int] = {}
+        self._sources: dict[str, tuple[Tensor, Any, Callable[[int, int], Any]]] = {}
+        self.row_bytes: dict[str, int] = {}
+
+    def _add(self, name: str, source: np.ndarray, stride: int = 1, begin: int = 0) -> None:
+        """Read a field from the map ``source`` (uint8 [size]), which begins at a byte of the file.
+
+        A raw value lies at a multiple of ``stride`` bytes in it.
+        """
+        field = self.fields[name]
+        flat, buffer = torch.from_numpy(source), memoryview(source)  # pyright: ignore[reportArgumentType]  # an array is a buffer
+        shape = tuple(size or 0 for size in field.shape)
+        count = math.prod(shape)
+
+        def view_bytes(start: int, size: int) -> memoryview:
+            return buffer[start : start + size]
+
+        def view_array(start: int, size: int) -> np.ndarray:
+            return np.frombuffer(buffer, field.dtype, count, start).reshape(shape)
+
+        view = view_bytes
+        self.row_bytes[name] = 1
+        if field.encoding == "raw":
+            view = view_array
+            self.gathers[name] = Gather(flat, stride, shape, torch_dtype(field))
+            self.begins[name] = begin
+        elif field.encoding == "ragged":
+            self.row_bytes[name] = num_bytes(field)
+        self._sources[name] = flat, map_of(source), view
+
+    def rows(self, indices: Tensor) -> Any:
+        """Return what finds the values of records (int64 [B]) in each of the fields."""
+        return indices
+
+    @abstractmethod
+    def places(self, name: str, rows: Any) -> Tensor:
+        """Return what a raw field's gather takes: int64 [B]."""
+
+    @abstractmethod
+    def spans(self, name: str, rows: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return where strings or rows begin in their map, and how many they are: int64 [B]."""
+
+    @abstractmethod
+    def crcs(self, indices: Tensor) -> np.ndarray:
+        """Return the stored checksums: uint32 [B]."""
+
+    def values(self, name: str, rows: Any, is_viewed: bool = False) -> Any:
+        """Return the values of a field. Byte strings, and arrays if ``is_viewed``, are views."""
+        field = self.fields[name]
+        if field.encoding == "raw" and not is_viewed:
+            return self.gathers[name](self.places(name, rows))
+        source, where, view = self._sources[name]
+        if field.encoding == "raw":
+            gather, places = self.gathers[name], self.places(name, rows)
+            gather.check(places)
+            starts = places.numpy() * gather.stride
+            return Placed(where.address, starts, np.full(len(starts), gather.num_bytes), view)
+        starts, lengths = self.spans(name, rows)
+        if field.encoding != "ragged":
+            return Placed(where.address, starts, lengths, view)
+        counts = torch.from_numpy(lengths)
+        data = gather_rows(source, torch.from_numpy(starts), counts * self.row_bytes[name])
+        return Ragged(data.view(torch_dtype(field)).view(-1, *field.row_shape), counts)
+
+    def ask(self, rows: Any) -> None:
+        """Ask the disk for the records."""
+        for name in self.manifest.fields:
+            if name in self.gathers:
+                self.gathers[name].ask(self.places(name, rows))
+                continue
+            starts, lengths = map(torch.from_numpy, self.spans(name, rows))
+            ask_pages(self._sources[name][1], starts, lengths * self.row_bytes[name])
+
+
+class FileStore(RecordStore):
     """A RecordStore in one file. Each process maps the file when it first needs it."""
 
     choice: ClassVar[str]  # of data=, for errors
+    has_columns = True
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._manifest: Manifest | None = None
         self._identity: Identity | None = None
         # With the number of the process: a forked child must not use the maps of its parent.
-        self._mapped: tuple[int, Any] | None = None
+        self._mapped: tuple[int, OpenFile] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mapped": None}
 
-    @property
-    def manifest(self) -> Manifest:
-        manifest: Manifest = self._manifest or self._open().manifest
-        self._manifest = manifest
-        return manifest
+    def described(self) -> Manifest:
+        return self._open().manifest
 
-    @abstractmethod
-    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records: ...
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        opened = self._open()
+        rows = opened.rows(indices)
+        if should_ask():
+            opened.ask(rows)
+        return {name: opened.values(name, rows, name in views) for name in opened.manifest.fields}
+
+    def column(self, name: str) -> Any:
+        opened = self._open()
+        return opened.values(name, opened.rows(torch.arange(self.manifest.num_records)))
+
+    def lengths(self, name: str) -> Tensor:
+        opened = self._open()
+        rows = opened.rows(torch.arange(self.manifest.num_records))
+        return torch.from_numpy(opened.spans(name, rows)[1])
 
     @property
     def paths(self) -> list[str]:
         return [self.path]
 
-    @abstractmethod
-    def damaged(self, indices: Tensor, records: Records) -> list[int]: ...
+    def places(self, indices: Tensor) -> contract.Places:
+        check_range(indices, self.manifest.num_records)
+        opened = self._open()
+        rows = opened.rows(indices)
+        starts: dict[str, Tensor] = {}
+        for name, gather in opened.gathers.items():
+            starts[name] = opened.places(name, rows) * gather.stride + opened.begins[name]
+        return contract.Places(torch.zeros_like(indices), starts)
 
     def key(self, index: int) -> str:
         return self.keys(torch.tensor([index]))[0]
 
     def keys(self, indices: Tensor) -> list[str]:
+        """Return the name of each record. All are empty if the file has none."""
         first = self.manifest.first_key
         if first is not None:
             return [str(first + index) for index in indices.tolist()]
-        keys = self._open().keys(indices)
+        opened = self._open()
+        if KEYS not in opened.fields:
+            return [""] * len(indices)
+        keys = opened.values(KEYS, opened.rows(indices))
         return [bytes(key).decode(errors="surrogateescape") for key in keys]
 
     def name(self, index: int) -> str:
@@ -245,8 +342,7 @@ class FileStore(ABC):
         return file
 
     @abstractmethod
-    def _map(self) -> Any:
-        """Map the file. The result has its ``manifest``, and the ``keys`` of some records."""
+    def _map(self) -> OpenFile: ...
 
 
 class FileWriter(ABC):
@@ -278,13 +374,13 @@ class FileWriter(ABC):
             stored[name] = values
         crcs = content_crcs(stored, self.fields)
         start = self._num_written
-        if isinstance(keys, NumberKeys) and self._can_number and not start:
+        if isinstance(keys, contract.NumberKeys) and self._can_number and not start:
             self._first_key = keys.start
         names: list[bytes] | None = None
         if self._first_key is None:
             names = [key.encode(errors="surrogateescape") for key in keys]
         else:
-            assert isinstance(keys, NumberKeys)  # as the contract says
+            assert isinstance(keys, contract.NumberKeys)  # as the contract says
             assert keys.start == self._first_key + start
         self._append(stored, names, crcs)
         self._digest.update(crcs.astype("<u4").tobytes())

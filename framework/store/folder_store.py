@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Records
+from framework.contracts.records import Field, Manifest, Records, RecordStore
 from framework.errors import DataError
 from framework.media.decode import BadImage, encode_png, image_suffix, shared_channels
 from framework.media.sound_file import SUFFIXES as SOUNDS
@@ -27,7 +27,7 @@ LONGEST_NAME = 240  # bytes of a class name; file systems allow 255
 
 
 @final
-class FolderStore:
+class FolderStore(RecordStore):
     """A RecordStore over image files, with the fields ``image`` and ``label``.
 
     Classes and files come in the byte order of their names. ``follow_links`` is that of ``walk``.
@@ -35,7 +35,7 @@ class FolderStore:
     no subfolder holds an image.
     """
 
-    samples_colors = True
+    samples_colors = has_columns = times_records = reads_starts = True
 
     def __init__(self, path: str, follow_links: str | None = None) -> None:
         self.path = path
@@ -62,24 +62,18 @@ class FolderStore:
         fields = {"image": Field("uint8", (channels, None, None), "image")}
         fields["label"] = Field("int64", ())
         digest = sampled_digest([self._root + name for name in self.files], self.files)
-        self.manifest = Manifest(len(images), fields, classes, counts, source=path, digest=digest)
+        self._manifest = Manifest(len(images), fields, classes, counts, source=path, digest=digest)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        return self._read(indices, None)
+        return self.read_timed(indices, None)
 
-    def read_timed(self, indices: Tensor, seconds: "memoryview[float]") -> Records:
-        return self._read(indices, seconds)
-
-    def _read(self, indices: Tensor, seconds: "memoryview[float] | None") -> Records:
+    def read_timed(self, indices: Tensor, seconds: "memoryview[float] | None") -> Records:
         images = read_files([self.name(index) for index in indices.tolist()], seconds)
         return {"image": images, "label": self.labels[indices]}
 
     def column(self, name: str) -> Any:
         indices = torch.arange(len(self.files))
         return self.labels if name == "label" else self.read(indices)[name]
-
-    def lengths(self, name: str) -> Tensor:
-        raise KeyError(name)  # no field is ragged
 
     def read_start(self, index: int, num_bytes: int) -> bytes:
         """Return the first bytes of a file. DataError D101 if it cannot be read."""
@@ -89,20 +83,11 @@ class FolderStore:
         except OSError as error:
             raise unreadable(self.name(index), error) from error
 
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        return []  # files have no checksums
-
     def key(self, index: int) -> str:
         return self.files[index]
 
     def name(self, index: int) -> str:
         return self._root + self.files[index]
-
-    def check(self) -> None:
-        pass  # every read opens its file anew
-
-    def close(self) -> None:
-        pass  # no file stays open
 
 
 @final

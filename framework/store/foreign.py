@@ -1,24 +1,28 @@
-"""Files of other programs: their formats, which choice reads them, and commands that pack them."""
+"""Files and values of other programs: formats, commands that pack them, arrays, classes, kinds.
 
+``group`` is where an option stands, for errors: ``input`` for packing, or ``data``.
+"""
+
+import io
 import math
+import mmap
 import os
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import tokenize
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from framework.contracts.records import LABEL
-from framework.errors import DataError, listed
-from framework.media.header import is_image
-from framework.store.files import read_head, unreadable
-from framework.store.lmdb_btree import META_MAGIC, values_of
+from framework.contracts.records import Field
+from framework.errors import ConfigError, DataError, listed
+from framework.store.files import read_head
 
+LMDB_MAGIC = 0xBEEFC0DE
 NPY = b"\x93NUMPY"
 SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
 HEAD_BYTES = 20
@@ -38,11 +42,35 @@ NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf|infinity)", re.ASCII | re.IGNORECASE
 )
 LONG = re.compile(r"[+-]?\d{19,}", re.ASCII)  # perhaps a name: float32 would change it
-LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII | re.DOTALL)
-PLACEHOLDER = r"%(?:0\d+)?d|%s|%%"  # in a pattern of keys
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
+INTEGERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+DTYPES = {"bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128"}  # torch's
+# NumPy reads a header as a Python literal, and raises these for a damaged one.
+BROKEN = (
+    *(ValueError, EOFError, OSError, TypeError, MemoryError, LookupError, ArithmeticError),
+    *(RecursionError, SyntaxError, tokenize.TokenError),
+)
+HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+# Masks, the most compressible data that people keep, shrink 150 to 300 times. Deflate could
+# shrink zeros 1032 times, and other formats any number of times.
+MOST_EXPANSION = 300
+MOST_SMALL_BYTES = 256 << 20  # which no reader minds, whatever the size of the file
+INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
+MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
+RAGGED = "ragged"  # arrays whose number of rows differs from record to record
+WANTED = {
+    RAGGED: "an array of at least one dimension",
+    "text": "text, a Python str",
+    "bytes": "bytes, a Python bytes",
+    "boxes": "boxes [n, 4]: left, top, right, bottom",
+    "points": "points [..., 2] or [..., 3]: x, y and perhaps the visibility",
+}
+OF_STRINGS: dict[str, type] = {"text": str, "bytes": bytes, "audio": bytes}
 
 
 class Format(NamedTuple):
@@ -54,7 +82,7 @@ class Format(NamedTuple):
 
 def file_kind(head: bytes) -> str | None:
     """Return ``hdf5`` or ``lmdb`` by the first ``HEAD_BYTES`` of a file, or None."""
-    if head[16:HEAD_BYTES] == META_MAGIC.to_bytes(4, "little"):
+    if head[16:HEAD_BYTES] == LMDB_MAGIC.to_bytes(4, "little"):
         return "lmdb"
     return "hdf5" if head.startswith(SIGNATURE) else None
 
@@ -176,75 +204,6 @@ def is_quotable(name: str) -> bool:
     return name.isprintable() and not set('"\\$') & set(name)
 
 
-@final
-class ForeignLMDB:
-    """The values of any LMDB file, or of a folder that holds ``data.mdb``. Picklable.
-
-    DataError D101 if the file is missing, D102 if it is damaged or has named databases.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = os.path.join(path, IN_FOLDER) if os.path.isdir(path) else path
-        _, keys, self.offsets, self.sizes = values_of(self.path)
-        self.keys = [key.decode("utf-8", "surrogateescape") for key in keys]
-
-    def read(self, number: int) -> bytes:
-        """Return a value by its place in the order of the keys. DataError D101."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(int(self.offsets[number]))
-                return file.read(int(self.sizes[number]))
-        except OSError as error:
-            raise unreadable(self.path, error) from error
-
-
-def key_expression(pattern: str) -> re.Pattern[str]:
-    """Return an expression whose only group matches what the keys of a record share.
-
-    In a pattern, ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign.
-    """
-    parts: list[str] = []
-    for part in re.split(f"({PLACEHOLDER})", pattern):
-        if part == "%s":
-            parts.append("(.+)")
-        elif part == "%d":
-            parts.append(r"(\d+)")
-        elif re.fullmatch(r"%0\d+d", part):
-            parts.append(rf"(\d{{{int(part[2:-1])},}})")
-        else:
-            parts.append(re.escape(part.replace("%%", "%")))
-    return re.compile("".join(parts), re.DOTALL | re.ASCII)
-
-
-def lmdb_advice(path: str) -> str:
-    """Suggest how to pack another program's LMDB file: by a command, or by ``input=function``.
-
-    The fields are the most frequent patterns of the keys, each with the last number replaced.
-    DataError D101 or D102 if the file cannot be read.
-    """
-    file = ForeignLMDB(path)
-    places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by texts around a number
-    widths: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-    for place, key in enumerate(file.keys):
-        if match := LAST_NUMBER.fullmatch(key):
-            before, number, after = match.groups()
-            places[before, after].append(place)
-            widths[before, after].add(len(number))
-    most = max(map(len, places.values()), default=0)
-    fields: dict[str, str] = {}
-    for (before, after), own in places.items():
-        first = file.read(own[0])
-        is_value = is_image(first) or first.startswith(NPY) or text_of(first) is not None
-        if len(own) == most and is_value and is_quotable(before + after):
-            width = f"0{min(widths[before, after])}" if len(widths[before, after]) == 1 else ""
-            name = before + after or ("image" if is_image(first) else LABEL)
-            parts = (text.replace("%", "%%") for text in (before, after))
-            fields[field_name(name, fields)] = f"%{width}d".join(parts)
-    if not 0 < len(fields) <= MOST_FIELDS:
-        return OTHER_WAY
-    return pack_command(path, "input=lmdb", f"input.path={path}", fields_word(fields))
-
-
 def number_of(text: str) -> np.ndarray | None:
     """Return a whole number as int64, any other number as float32, and None for other texts.
 
@@ -260,7 +219,7 @@ def number_of(text: str) -> np.ndarray | None:
     return None if np.isinf(number) and math.isfinite(float(text)) else number
 
 
-def text_of(data: bytes) -> str | None:
+def short_text(data: bytes) -> str | None:
     """Return a value as the short text that it is; None if it is not a text, empty or too long."""
     if len(data) > LONGEST_TEXT:
         return None
@@ -269,3 +228,261 @@ def text_of(data: bytes) -> str | None:
         if text.strip() and text.strip().isprintable():
             return text
     return None
+
+
+def most_bytes(stored: int) -> int:
+    """Return the most bytes that a part of ``stored`` bytes of a file may have if decompressed."""
+    return max(MOST_SMALL_BYTES, MOST_EXPANSION * stored)
+
+
+class ArrayHeader(NamedTuple):
+    """The header of a .npy file. The numbers start ``start`` bytes behind its begin."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype
+    start: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self, data: bytes | memoryview | mmap.mmap, begin: int = 0) -> np.ndarray:
+        """Return the array of the .npy file at byte ``begin`` of ``data``, without a copy."""
+        flat = np.frombuffer(data, self.dtype, math.prod(self.shape), begin + self.start)
+        return flat.reshape(self.shape, order="F" if self.fortran else "C")
+
+
+def read_npy_header(file: BinaryIO, size: int, where: str) -> ArrayHeader:
+    """Read the header of the .npy file of ``size`` bytes at the position of ``file``.
+
+    DataError D112 if it is not a header of plain numbers, or their bytes are not all there.
+    """
+    begin = file.tell()
+    try:
+        shape, fortran, dtype = HEADER_READERS[np.lib.format.read_magic(file)](file)
+    except BROKEN as error:
+        raise not_arrays(where, f"{error}") from error
+    if dtype.name not in DTYPES or any(length < 0 for length in shape):
+        raise not_arrays(where, f"{dtype} {shape}")
+    header = ArrayHeader(shape, fortran, dtype, file.tell() - begin)
+    if size - header.start != header.num_bytes:
+        what = f"{dtype} {shape} wants {header.num_bytes} bytes, have {size - header.start}"
+        raise not_arrays(where, what)
+    return header
+
+
+def not_arrays(where: str, what: str) -> DataError:
+    fix = "save numbers with numpy.save or numpy.savez(path, x=..., label=...)"
+    return DataError(112, where, f"not plain arrays ({what})", fix)
+
+
+def array_of_npy(data: bytes, where: str) -> np.ndarray:
+    """Return the array in a .npy file's bytes. DataError D112 if they are not plain numbers."""
+    return native(read_npy_header(io.BytesIO(data), len(data), where).view(data))
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """Return the same numbers, contiguous, in this machine's byte order."""
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
+
+
+def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
+    """Return the array of a .npy file, or the bytes of any other file."""
+    return array_of_npy(data, where) if name.lower().endswith(".npy") else data
+
+
+def class_pattern(pattern: str | None, group: str = "input") -> re.Pattern[str] | None:
+    """Compile a regular expression whose one group is a class; None stays. ConfigError C160."""
+    if pattern is None:
+        return None
+    return pattern_of_group(pattern, f"{group}.label_pattern = {pattern}", 160)
+
+
+def pattern_of_group(pattern: str, where: str, number: int) -> re.Pattern[str]:
+    """Compile a regular expression with one group. ConfigError ``number`` if it is not one."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        what = f"not a regular expression ({error})"
+        raise ConfigError(number, where, what, "correct it") from error
+    if compiled.groups != 1:
+        fix = r"put brackets around what is wanted, as in '^(n\d+)_'"
+        raise ConfigError(number, where, f"has {compiled.groups} groups, not one", fix)
+    return compiled
+
+
+def class_in(name: str, pattern: re.Pattern[str], where: str, group: str = "input") -> str:
+    """Return the class that ``pattern`` finds in ``name``. DataError D162 if it finds none."""
+    match = pattern.search(name)
+    if match is None or not match.group(1):
+        fix = f"correct {group}.label_pattern, or remove the item"
+        raise DataError(162, where, f"no class in {name!r}", fix)
+    return match.group(1)
+
+
+def number_classes(
+    names: Sequence[str], classes: Sequence[str] | None, where: str, group: str = "input"
+) -> tuple[list[int], list[str]]:
+    """Return a number for each of ``names``, and the classes in the order of their numbers.
+
+    Without ``classes`` all names are classes, in byte order. DataError D161 for names that
+    ``classes`` lacks.
+    """
+    known = check_classes(sorted(set(names), key=os.fsencode), classes, where, group)
+    numbers = {name: number for number, name in enumerate(known)}
+    return [numbers[name] for name in names], known
+
+
+def _raise(_: int, error: DataError) -> None:
+    raise error
+
+
+def label_column(
+    texts: Sequence[str],
+    classes: Sequence[str] | None,
+    path: str,
+    place: Callable[[int], str],
+    group: str = "input",
+    refuse: Callable[[int, DataError], None] = _raise,
+) -> tuple[list[int], list[str]]:
+    """Return a label for each text of a table's column (at least one), and the classes.
+
+    If all texts are integers, they are the labels, with gaps: "10" is 10. ``classes`` then names
+    them, unless the integers are names in it. Other texts are names, as in ``number_classes``.
+    ``path`` is the table, and ``place`` names a row, for errors. ``refuse`` is called with a row
+    and its error: DataError D162 for a negative or a huge integer, whose label is 0 if this does
+    not raise it. DataError D161 for a class that ``classes`` lacks.
+    """
+    integers = [text.strip() for text in texts]
+    is_named = classes is not None and set(texts) <= {str(name) for name in classes}
+    if is_named or not all(map(INTEGER.fullmatch, integers)):
+        return number_classes(texts, classes, path, group)
+    labels: list[int] = []
+    for row, text in enumerate(integers):
+        label = text
+        if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
+            what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
+            fix = "correct it; a plain number needs a field of another name, "
+            fix += "or in a table input.columns={label: int, ...}"
+            refuse(row, DataError(162, place(row), what, fix))
+            label = "0"
+        labels.append(int(label))
+    return labels, numbered_classes(max(labels), classes, path, group)
+
+
+def check_classes(
+    present: Iterable[str], classes: Sequence[str] | None, where: str, group: str = "input"
+) -> list[str]:
+    """Return ``classes``, or ``present`` if ``classes`` is None.
+
+    ConfigError C161 for a class that ``classes`` names twice, DataError D161 for one that it lacks.
+    """
+    if classes is None:
+        return list(present)
+    known = [str(name) for name in classes]
+    if twice := sorted({name for name in known if known.count(name) > 1}):
+        what = f"has {', '.join(twice)} twice"
+        raise ConfigError(161, f"{group}.classes = {known}", what, "name each class once")
+    if unknown := [name for name in present if name not in set(known)]:
+        what = f"{len(unknown)} classes are not in {group}.classes: {listed(unknown)}"
+        raise DataError(161, where, what, "add them, or remove their items")
+    return known
+
+
+def numbered_classes(
+    largest: int, classes: Sequence[str] | None, where: str, group: str = "input"
+) -> list[str]:
+    """Return names for the labels 0..``largest``: ``classes``, or the numbers themselves.
+
+    A negative or a huge number is not a class, and has no name. DataError D161 if ``classes`` are
+    too few.
+    """
+    if classes is None:
+        return list(map(str, range(largest + 1))) if largest < MOST_CLASSES else []
+    if largest >= len(classes):
+        what = f"has label {largest}, but {group}.classes names {len(classes)}"
+        raise DataError(161, where, what, "name all classes")
+    return check_classes((), classes, where, group)
+
+
+@runtime_checkable
+class TakesKinds(Protocol):
+    """A capability of an input: it makes its fields what ``kinds`` says, by name."""
+
+    kinds: Mapping[str, str]
+
+
+def checked_kinds(given: Any, group: str = "input") -> dict[str, str]:
+    """Return a kind for each field. ConfigError C179 if they are not so given."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not set(given.values()) <= set(WANTED):
+        what = "must map fields to ragged, text, bytes, boxes or points"
+        fix = f"give '{group}.kinds={{boxes: boxes, joints: points, speech: ragged}}', say"
+        raise ConfigError(179, f"{group}.kinds = {given}", what, fix)
+    return {str(name): kind for name, kind in given.items()}
+
+
+def check_present(names: Iterable[str], fields: Mapping[str, Any], group: str = "input") -> None:
+    """Check that there are the fields that ``kinds`` names. ConfigError C179."""
+    for name in names:
+        if name not in fields:
+            fix = f"its fields are {', '.join(fields)}"
+            raise ConfigError(179, f"{group}.kinds.{name}", "is not a field", fix)
+
+
+def check_label_maps(names: Sequence[str], fields: Mapping[str, Field], group: str) -> None:
+    """Check that the option ``labels`` names fields of images. ConfigError C179."""
+    for name in names:
+        if name not in fields or fields[name].kind != "labels":
+            fix = f"the fields are {', '.join(fields)}"
+            what = f"{name} is not a field of images"
+            raise ConfigError(179, f"{group}.labels = {list(names)}", what, fix)
+
+
+def text_of(data: bytes, field: str, where: str, group: str) -> str:
+    """Return the text of a field of that kind. DataError D162 unless it is UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        fix = f"correct it, or add '{group}.kinds={{{field}: bytes}}'"
+        raise DataError(162, where, "is not UTF-8 text", fix) from error
+
+
+def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:
+    """Return a field's value as its kind has it: ``str``, ``bytes`` or an array.
+
+    Boxes are float32 [n, 4], points float32. DataError D167 for another value.
+    """
+    given = type(value).__name__
+    if kind in OF_STRINGS:
+        if isinstance(value, OF_STRINGS[kind]):
+            return value
+    else:
+        array = np.asarray(value)
+        if isinstance(value, np.ndarray):
+            given = f"{value.dtype} {value.shape}"
+        is_number = array.dtype.kind in "biufc"
+        if kind == RAGGED and is_number and array.ndim:
+            return array
+        if kind == "boxes" and is_number and (array.shape[1:] == (4,) or array.size == 0):
+            return np.ascontiguousarray(array.reshape(-1, 4), np.float32)
+        if kind == "points" and is_number and array.ndim and array.shape[-1] in (2, 3):
+            return np.ascontiguousarray(array, np.float32)
+    what = f"is {given}, and {group}.kinds wants {WANTED.get(kind, kind)}"
+    raise DataError(167, where, what, f"correct the record, or {group}.kinds")
+
+
+def field_of_kind(value: Any, kind: str) -> Field:
+    """Return the field of a value that ``of_kind`` returned. Its number of rows may differ."""
+    if kind in OF_STRINGS:
+        return Field("uint8", (None,), kind=kind)
+    return Field(value.dtype.name, (None, *value.shape[1:]), kind="" if kind == RAGGED else kind)
+
+
+def as_rows(value: Any) -> np.ndarray:
+    """Return a string as a store keeps it: uint8 [n]."""
+    data = value.encode() if isinstance(value, str) else value
+    return np.frombuffer(data, np.uint8)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Ragged
+from framework.contracts.records import Field, Ragged, joined
 from framework.system.native import find, num_threads
 from framework.system.page_locked import empty
 
@@ -59,6 +59,16 @@ def ask_pages(source: Map, starts: Tensor, sizes: Tensor | int, stride: int = 1)
     return ask(*source, *places, sizes.data_ptr(), 0, len(starts))
 
 
+def check_range(indices: Tensor, count: int) -> None:
+    """Raise IndexError if an index is not one of ``count`` places."""
+    numbers = indices.numpy()  # whose operators keep Python's lock, which takes less than giving it
+    if not len(numbers):
+        return
+    first, last = np.minimum.reduce(numbers), np.maximum.reduce(numbers)
+    if not 0 <= first <= last < count:
+        raise IndexError(f"records {first}..{last} of {count}")
+
+
 @final
 class Gather:
     """Copies pieces of a source: the piece at ``place`` begins at byte ``stride * place``.
@@ -78,7 +88,7 @@ class Gather:
         """Return [B, *shape] for int64 [B]. IndexError if a piece is not inside the source."""
         count, num_bytes = len(places), self.num_bytes
         if self._compiled is None:
-            self._check(places)
+            self.check(places)
             out = empty((count, *self.shape), self.dtype)
             sizes = torch.full((count,), num_bytes)
             targets = torch.arange(count) * num_bytes
@@ -90,19 +100,16 @@ class Gather:
         threads = num_threads() if count * num_bytes >= SHARED_BYTES else 1
         piece = (places.data_ptr(), self.stride, count, num_bytes)
         if self._compiled(*self._where, *piece, out.data_ptr(), threads):
-            self._check(places)
+            self.check(places)
         return out
 
     def ask(self, places: Tensor) -> None:
         """Ask the disk for the pieces, if the source is a map of a file."""
         ask_pages(self._where, places, self.num_bytes, self.stride)
 
-    def _check(self, places: Tensor) -> None:
-        last = (len(self.source) - self.num_bytes) // max(1, self.stride)
-        if len(places) and not 0 <= int(places.min()) <= int(places.max()) <= last:
-            raise IndexError(
-                f"places {int(places.min())}..{int(places.max())}, of which the last is {last}"
-            )
+    def check(self, places: Tensor) -> None:
+        """Raise IndexError if a piece is not inside the source."""
+        check_range(places, (len(self.source) - self.num_bytes) // max(1, self.stride) + 1)
 
 
 def row_gather(rows: Tensor) -> Gather:
@@ -159,18 +166,6 @@ def ragged_of(arrays: Sequence[np.ndarray], field: Field) -> Ragged:
     return Ragged(torch.from_numpy(np.concatenate([nothing, *arrays])), lengths)
 
 
-def joined(parts: Sequence[Any]) -> Any:
-    """Return the values of a field from several places, one after another."""
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], Ragged):
-        values = torch.cat([part.values for part in parts])
-        return Ragged(values, torch.cat([part.lengths for part in parts]))
-    if isinstance(parts[0], Tensor):
-        return torch.cat(list(parts))
-    return [value for part in parts for value in part]
-
-
 def taken(values: Any, places: Tensor) -> Any:
     """Return the values at ``places`` (int64 [n]) of a field of several records, in that order."""
     if isinstance(values, Tensor):
@@ -181,7 +176,7 @@ def taken(values: Any, places: Tensor) -> Any:
     sizes = values.lengths * (math.prod(rows.shape[1:]) * rows.element_size())
     starts = sizes.cumsum(0) - sizes
     chosen = gather_rows(_flat(rows), starts[places], sizes[places])
-    return Ragged(typed(chosen, rows.dtype, tuple(rows.shape[1:])), values.lengths[places])
+    return Ragged(chosen.view(rows.dtype).view(-1, *rows.shape[1:]), values.lengths[places])
 
 
 def merged(parts: Sequence[Any], order: Tensor) -> Any:
@@ -194,11 +189,6 @@ def merged(parts: Sequence[Any], order: Tensor) -> Any:
         return values
     # Assigning rows by their places takes ten times as long.
     return row_gather(values)(order) if isinstance(values, Tensor) else taken(values, order)
-
-
-def typed(data: Tensor, dtype: torch.dtype, row_shape: tuple[int, ...]) -> Tensor:
-    """Return bytes as rows: [total, *row_shape]."""
-    return data.view(dtype).view(-1, *row_shape)
 
 
 def _flat(values: Tensor) -> Tensor:

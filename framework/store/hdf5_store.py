@@ -11,26 +11,47 @@ import math
 import os
 import tempfile
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Placed, Places, Ragged, Records
+from framework.contracts.records import Field, Records
 from framework.errors import DataError, words_of
-from framework.store import file_store, foreign_hdf5
-from framework.store.gather import ask_pages, gather_rows, map_of, row_gather, should_ask, typed
+from framework.store import file_store, foreign
+from framework.store.files import check_exists, unreadable
 
 # HDF5 places datasets of at least so many bytes at multiples of so many bytes: pages of the map.
 ALIGNMENT = 4096
 # A manifest of fewer bytes fits into an object header, which holds 64 KiB.
 MAX_HEADER_MANIFEST_BYTES = 60_000
 MOVED_BYTES = 1 << 20  # at a time
-KEY = Field("uint8", (None,) * 3, "image")  # a byte string, stored as image bytes are
+# Deflate shrinks data at most 1032 times. A file that declares more is damaged or made to harm.
+MAX_COMPRESSION_RATIO = 1100
+BUILT_IN_FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf; others are plugins
+# What h5py raises for a damaged file.
+H5PY_ERRORS = (
+    *(KeyError, ValueError, TypeError, RuntimeError, OSError, NotImplementedError),
+    *(MemoryError, IndexError),
+)
+FIX = "download or copy the file again"
+# Packing reads a few records at a time, which must not decompress their chunk each time.
+CACHE_BYTES = 64 << 20
+# Of a value of any length in its data set: its length, and where its bytes are. HDF5 allocates
+# what the length says.
+ELEMENT = np.dtype([("length", "<u4"), ("place", "V12")])
+MOST_DIMENSIONS = 32  # of an array of torch's or NumPy's that a store can hold
+
+# HDF5 runs code from these folders if a file names a plugin as its filter. Remove all of them.
+while h5py.h5pl.size():
+    h5py.h5pl.remove(0)
 
 
 @final
@@ -39,38 +60,12 @@ class HDF5Store(file_store.FileStore):
 
     choice = "hdf5"
 
-    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        opened = self._open()
-        if should_ask():
-            for gather in opened.gathers.values():
-                gather.ask(indices)
-        records: Records = {}
-        for name, gather in opened.gathers.items():
-            is_viewed = name in views and name in opened.rows
-            records[name] = opened.views(name, indices) if is_viewed else gather(indices)
-        return records
-
-    def column(self, name: str) -> Any:
-        return self._open().gathers[name](torch.arange(self.manifest.num_records))
-
-    def lengths(self, name: str) -> Tensor:
-        return self._open().gathers[name].offsets.diff()
-
-    def places(self, indices: Tensor) -> Places:
-        file_store.check_range(indices, self.manifest.num_records)
-        opened = self._open()
-        starts = {
-            name: indices * opened.gathers[name].stride + begin
-            for name, begin in opened.begins.items()
-        }
-        return Places(torch.zeros_like(indices), starts)
-
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         crcs = file_store.content_crcs(records, self.manifest.fields)
-        return file_store.mismatches(indices, crcs, self._open().crcs[indices.numpy()])
+        return indices[torch.from_numpy(crcs != self._open().crcs(indices))].tolist()
 
     def _map(self) -> "OpenHDF5":
-        with foreign_hdf5.open_hdf5(self.path) as file:  # maps need none
+        with open_hdf5(self.path) as file:  # maps need none
             return OpenHDF5(self.path, file)
 
 
@@ -132,55 +127,61 @@ class HDF5Writer(file_store.FileWriter):
 
 
 @final
-class OpenHDF5:
+class OpenHDF5(file_store.OpenFile):
     """The mapped parts of a store's file.
 
-    Each field has a gather: a function from indices to the values of these records. DataError D102,
-    D103, D104 without a readable manifest, D105 if it does not match the file.
+    DataError D102, D103, D104 without a readable manifest, D105 if it does not match the file.
     """
 
     def __init__(self, path: str, file: h5py.File) -> None:
-        self.path = path
-        self.gathers: dict[str, Any] = {}
-        self.rows: dict[str, np.ndarray] = {}  # the maps of raw fields
-        self.begins: dict[str, int] = {}  # the first byte of each of them in the file
-        self.manifest = file_store.from_json(path, _manifest_text(path, file))
+        super().__init__(file_store.from_json(path, _manifest_text(path, file)))
+        self._offsets: dict[str, np.ndarray] = {}  # in rows: where values begin, and the last ends
         num_records = self.manifest.num_records
         part = "crc32"
         try:
-            self.crcs = _memory_map(path, file, part).numpy()  # uint32 [num_records]
-            if self.crcs.shape != (num_records,) or self.crcs.dtype != np.uint32:
-                raise ValueError(f"{self.crcs.shape} checksums for {num_records} records")
-            part = "keys"
-            self._keys = _Spans(path, file, part, KEY, num_records) if part in file else None
-            for name, field in self.manifest.fields.items():
-                part = f"records/{name}"
-                if field.encoding != "raw":
-                    self.gathers[name] = _Spans(path, file, part, field, num_records)
+            self._crcs, _ = _memory_map(path, file, part)
+            if self._crcs.shape != (num_records,) or self._crcs.dtype != np.uint32:
+                raise ValueError(f"{self._crcs.shape} checksums for {num_records} records")
+            if "keys" in file:
+                self.fields[file_store.KEYS] = file_store.KEY
+            for name, field in self.fields.items():
+                part = "keys" if name == file_store.KEYS else f"records/{name}"
+                if field.encoding == "raw":
+                    rows, begin = _memory_map(path, file, part)
+                    if rows.shape != (num_records, *field.shape) or rows.dtype != field.dtype:
+                        raise ValueError(f"has shape {rows.shape} and type {rows.dtype}")
+                    self._add(name, _flat(rows), file_store.num_bytes(field), begin)
                     continue
-                dataset = foreign_hdf5.own_dataset(file, part)
-                shape = (num_records, *field.shape)
-                if dataset.shape != shape or dataset.dtype != np.dtype(field.dtype):
-                    raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
-                rows = _memory_map(path, file, part)
-                self.rows[name], self.gathers[name] = rows.numpy(), row_gather(rows)
-                self.begins[name] = dataset.id.get_offset() or 0  # None if it is empty
-        except foreign_hdf5.H5PY_ERRORS as error:
+                is_ragged = field.encoding == "ragged"
+                row_shape, dtype = (field.row_shape, field.dtype) if is_ragged else ((), "uint8")
+                data, begin = _memory_map(path, file, f"{part}/data")
+                if data.shape[1:] != row_shape or data.dtype != dtype:
+                    raise ValueError(f"data has shape {data.shape} and type {data.dtype}")
+                offsets, _ = _memory_map(path, file, f"{part}/offsets")
+                if offsets.shape != (num_records + 1,) or offsets.dtype != np.int64:
+                    raise ValueError(f"offsets have shape {offsets.shape} and type {offsets.dtype}")
+                if offsets[0] < 0 or offsets[-1] > len(data) or np.any(np.diff(offsets) < 0):
+                    raise ValueError("offsets out of bounds")
+                self._offsets[name] = offsets
+                self._add(name, _flat(data))
+        except H5PY_ERRORS as error:
             what = f"{part} does not match the manifest ({words_of(error, 200)})"
             raise DataError(105, path, what, "pack it again") from error
 
-    def keys(self, indices: Tensor) -> Sequence[Any]:
-        """Return the name of each record. All are empty if the file has none."""
-        return self._keys(indices) if self._keys is not None else [b""] * len(indices)
+    def places(self, name: str, rows: Tensor) -> Tensor:
+        return rows
 
-    def views(self, name: str, indices: Tensor) -> Placed:
-        """Return views of rows of a mapped field. IndexError if one does not exist."""
-        array = self.rows[name]
-        file_store.check_range(indices, len(array))
-        size = array.strides[0]
-        lengths = np.full(len(indices), size)
-        starts = indices.numpy() * size
-        return Placed(array.ctypes.data, starts, lengths, lambda start, _: array[start // size])
+    def spans(self, name: str, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        offsets, places = self._offsets[name], rows.numpy()
+        starts = offsets[places]
+        lengths = offsets[places + 1] - starts
+        row_bytes = self.row_bytes[name]
+        if row_bytes != 1:
+            starts = starts * row_bytes
+        return starts, lengths
+
+    def crcs(self, indices: Tensor) -> np.ndarray:
+        return self._crcs[indices.numpy()]
 
 
 def _manifest_text(path: str, file: h5py.File) -> str:
@@ -192,67 +193,16 @@ def _manifest_text(path: str, file: h5py.File) -> str:
                 raise ValueError(f"a manifest of {size} bytes")
             text = file.attrs["manifest"]
             return text.decode() if isinstance(text, bytes) else str(text)
-    except foreign_hdf5.H5PY_ERRORS as error:
+    except H5PY_ERRORS as error:
         raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
-    raise DataError(
-        103, path, "is an HDF5 file, but not a Paceline store", foreign_hdf5.hdf5_advice(path)
-    )
+    raise DataError(103, path, "is an HDF5 file, but not a Paceline store", hdf5_advice(path))
 
 
-@final
-class _Spans:
-    """Byte strings, or rows of ragged arrays, one after another in a mapped group.
-
-    Byte strings are views of the map, rows are copied.
-    """
-
-    def __init__(
-        self, path: str, file: h5py.File, group: str, field: Field, num_records: int
-    ) -> None:
-        self._is_ragged = field.encoding == "ragged"
-        self._row_shape = field.row_shape if self._is_ragged else ()
-        data = _memory_map(path, file, f"{group}/data")
-        dtype = np.dtype(field.dtype if self._is_ragged else "uint8")
-        if tuple(data.shape[1:]) != self._row_shape or data.numpy().dtype != dtype:
-            raise ValueError(f"data has shape {tuple(data.shape)} and type {data.dtype}")
-        self._dtype = data.dtype
-        self._row_bytes = math.prod(self._row_shape) * data.element_size()
-        flat = data.numpy().reshape(-1).view(np.uint8)
-        self._flat, self._map = torch.from_numpy(flat), map_of(flat)
-        buffer = memoryview(flat)  # pyright: ignore[reportArgumentType]  # an array is a buffer
-        self._view = lambda start, size: buffer[start : start + size]
-        offsets = _memory_map(path, file, f"{group}/offsets")
-        self.offsets = offsets  # where each record begins, and the last one's end, in rows
-        self._offsets = own = offsets.numpy()
-        if own.shape != (num_records + 1,) or own.dtype != np.int64:
-            raise ValueError(f"offsets have shape {own.shape} and type {own.dtype}")
-        if own[0] < 0 or own[-1] > len(data) or np.any(np.diff(own) < 0):
-            raise ValueError("offsets out of bounds")
-
-    def __call__(self, indices: Tensor) -> Placed | Ragged:
-        if self._is_ragged:
-            starts, lengths = self._rows(indices)
-            data = gather_rows(self._flat, starts * self._row_bytes, lengths * self._row_bytes)
-            return Ragged(typed(data, self._dtype, self._row_shape), lengths)
-        places = indices.numpy()
-        starts = self._offsets[places]
-        return Placed(self._map.address, starts, self._offsets[places + 1] - starts, self._view)
-
-    def _rows(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        starts = self.offsets[indices]
-        return starts, self.offsets[indices + 1] - starts
-
-    def ask(self, indices: Tensor) -> None:
-        """Ask the disk for the records."""
-        starts, lengths = self._rows(indices)
-        ask_pages(self._map, starts * self._row_bytes, lengths * self._row_bytes)
-
-
-def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:
-    """Return a contiguous dataset as a tensor over a private memory map of the file."""
-    dataset = foreign_hdf5.own_dataset(file, name)
+def _memory_map(path: str, file: h5py.File, name: str) -> tuple[np.ndarray, int]:
+    """Return a private memory map of a contiguous dataset, and its first byte in the file."""
+    dataset = own_dataset(file, name)
     if dataset.size == 0:
-        return torch.from_numpy(np.empty(dataset.shape, dataset.dtype))
+        return np.empty(dataset.shape, dataset.dtype), 0
     offset = dataset.id.get_offset()
     if dataset.chunks is not None or offset is None:
         raise ValueError(f"{name} is not one contiguous block of this file")
@@ -260,7 +210,12 @@ def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:
         raise ValueError(f"{name} reaches beyond the end of the file")
     # Mode "c" is copy-on-write: torch gets the writable array that it wants, but a write changes a
     # copy in memory, never the file. Pages that are only read are shared by all processes.
-    return torch.from_numpy(np.memmap(path, dataset.dtype, "c", offset, dataset.shape))
+    rows = np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
+    return np.asarray(rows), offset  # a plain array, whose indexing is faster
+
+
+def _flat(rows: np.ndarray) -> np.ndarray:
+    return rows.reshape(-1).view(np.uint8)
 
 
 @final
@@ -335,3 +290,238 @@ class _Spool:
 
     def close(self) -> None:
         self._file.close()
+
+
+class Dataset(NamedTuple):
+    """A data set of a kind that can be packed: ``numbers``, ``rows`` (arrays of different
+    lengths), ``text`` or ``bytes``. A scalar has the shape (). Texts and bytes are uint8.
+    ``offset`` is the byte of the file where numbers lie one after another, or None.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    kind: str
+    offset: int | None
+
+
+def open_hdf5(path: str) -> h5py.File:
+    """Open a file for reading, without locks. DataError D101, D102."""
+    check_exists(path)
+    try:
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=CACHE_BYTES)
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+    except OSError as error:
+        what = "truncated" if "truncated" in str(error) else "not an HDF5 file"
+        fix = "download, copy or pack it again; if it has another format, choose the input= for it"
+        raise DataError(102, path, f"{what} ({str(error).strip()})", fix) from error
+
+
+def own_dataset(file: h5py.File, path: str) -> Any:
+    """Return a dataset that is stored entirely in this file.
+
+    A hostile file could otherwise make us read other files through links or external storage.
+    """
+    node: Any = file
+    for part in path.split("/"):
+        is_group = isinstance(node, h5py.Group)
+        if not is_group or not isinstance(node.get(part, getlink=True), h5py.HardLink):
+            raise ValueError(f"{path!r} is not in this file")
+        node = node[part]
+    if not isinstance(node, h5py.Dataset):
+        raise ValueError(f"{path!r} is no data set")  # noqa: TRY004  # as for other damage
+    if why := _refusal(node.id, os.path.getsize(file.filename)):
+        raise ValueError(f"{path!r}: {why}")
+    return node
+
+
+def _refusal(dataset: Any, file_bytes: int) -> str:
+    """Return why a data set is not read: it needs other files, or too much memory; "" if it is."""
+    created = dataset.get_create_plist()
+    if created.get_layout() == h5py.h5d.CHUNKED:
+        chunk_bytes = math.prod(created.get_chunk()) * dataset.dtype.itemsize
+        if chunk_bytes > foreign.most_bytes(file_bytes):  # they are decompressed as a whole
+            return f"has chunks of {chunk_bytes:,} bytes"
+    if created.get_layout() == h5py.h5d.VIRTUAL:
+        return "a virtual data set"
+    if created.get_external_count():
+        return "stored in another file"
+    filters = range(created.get_nfilters())
+    if any(created.get_filter(number)[0] not in BUILT_IN_FILTERS for number in filters):
+        return "needs a filter plugin"
+    return ""
+
+
+@final
+class ForeignHDF5:
+    """The data sets of any HDF5 file. Picklable; each process opens the file itself.
+
+    DataError D101 if the file is missing, D102 if it cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    @cached_property
+    def file(self) -> h5py.File:
+        return open_hdf5(self.path)
+
+    @cached_property
+    def datasets(self) -> dict[str, Dataset]:
+        """The data sets that can be packed, by name: ``group/dataset``."""
+        return {name: dataset for name, dataset in self.nodes.items() if dataset is not None}
+
+    @property
+    def nodes(self) -> dict[str, Dataset | None]:
+        """All groups and data sets by name; None for those that cannot be packed."""
+        return self._listing[0]
+
+    @property
+    def outside(self) -> dict[str, str]:
+        """What is not read, and why, by name: links, virtual data sets, very large chunks."""
+        return self._listing[1]
+
+    @cached_property
+    def _listing(self) -> tuple[dict[str, Dataset | None], dict[str, str]]:
+        nodes: dict[str, Dataset | None] = {}
+        outside: dict[str, str] = {}
+        size = os.path.getsize(self.path)
+
+        def visit(name: Any, node: Any) -> None:
+            if not isinstance(name, str):  # bytes that are not UTF-8: no command line names them
+                return
+            nodes[name] = None
+            if isinstance(node, h5py.Dataset):
+                with suppress(*H5PY_ERRORS):
+                    if why := _refusal(node.id, size):
+                        outside[name] = why
+                    else:
+                        nodes[name] = _dataset(node.id, size)
+
+        def visit_link(name: bytes, link: Any) -> None:
+            if link.type != h5py.h5l.TYPE_HARD:  # pyright: ignore[reportAttributeAccessIssue]  # the stub lacks it
+                outside[name.decode(errors="backslashreplace")] = "a link"
+
+        try:
+            self.file.visititems(visit)
+            self.file.id.links.visit(visit_link, info=True)
+        except H5PY_ERRORS as error:
+            raise DataError(102, self.path, f"damaged ({words_of(error, 200)})", FIX) from error
+        return nodes, outside
+
+    def read(self, name: str, start: int, stop: int) -> Any:
+        """Return values ``start``..``stop`` of a data set: an array, or a list of bytes, arrays."""
+        kind = self.datasets[name].kind
+        values = self._read(name, slice(start, stop))
+        if kind == "bytes":
+            return [value.tobytes() for value in values]
+        return values if kind == "numbers" else list(values)
+
+    def value(self, name: str) -> Any:
+        """Return a whole data set: an array, or the ``bytes`` of a single text or byte string."""
+        shape, dtype, kind, offset = self.datasets[name]
+        if offset is not None:  # a tenth of the time that h5py takes
+            try:
+                flat = np.fromfile(self.path, dtype, math.prod(shape), offset=offset)
+                return flat.reshape(shape)
+            except (OSError, ValueError) as error:
+                raise DataError(102, self.path, f"truncated ({error})", FIX) from error
+        value = self._read(name, ())
+        if kind == "numbers":
+            return np.asarray(value, dtype)
+        if shape:
+            what = f"dataset {name!r} holds {kind} of the shape {shape}"
+            fix = "leave it out, or name it as records along the first axis"
+            raise DataError(112, self.path, what, fix)
+        return value.tobytes() if kind == "bytes" else value
+
+    def _read(self, name: str, rows: Any) -> Any:
+        try:
+            dataset: Any = self.file[name]
+            start = dataset.id.get_offset()
+            is_plain = dataset.id.get_storage_size() == ELEMENT.itemsize * dataset.size
+            # Values of any length, but for those in chunks, must not be longer than their file.
+            if start is not None and dataset.dtype.kind == "O" and is_plain:
+                count = math.prod(dataset.shape)
+                elements = np.memmap(self.path, ELEMENT, "r", start, (count,))
+                longest = int(elements["length"][rows].max(initial=0))
+                if longest > os.path.getsize(self.path):
+                    raise ValueError(f"a value of {longest} elements")
+            return dataset[rows]
+        except H5PY_ERRORS as error:
+            what = f"dataset {name!r} cannot be read ({words_of(error, 200)})"
+            raise DataError(102, self.path, what, FIX) from error
+
+
+def _dataset(dataset: Any, file_bytes: int) -> Dataset | None:
+    """Return what a data set holds, None if that cannot be packed."""
+    dtype, shape = dataset.dtype, dataset.shape
+    base = h5py.check_vlen_dtype(dtype)
+    kind, number = "numbers", dtype
+    if h5py.check_string_dtype(dtype) is not None:
+        kind, number = "text", np.dtype("uint8")
+    elif dtype.kind == "V" and dtype.names is None and dtype.subdtype is None:
+        kind, number = "bytes", np.dtype("uint8")
+    elif base is not None:
+        kind, number = "rows", base
+    # Numbers of NumPy's that torch has, too: no floats of 80 bits.
+    is_number = isinstance(number, np.dtype) and number.kind in "biufc"
+    if not is_number or (number.itemsize > 8 and number.name != "complex128"):
+        return None
+    if shape is None or len(shape) > MOST_DIMENSIONS:
+        return None
+    num_bytes = math.prod((dtype.itemsize, *map(int, shape)))
+    offset = dataset.get_offset() if kind == "numbers" else None
+    most = MAX_COMPRESSION_RATIO * file_bytes if offset is None else file_bytes - offset
+    return Dataset(shape, number, kind, offset) if num_bytes <= most else None
+
+
+def is_column(dataset: Dataset) -> bool:
+    """Return whether a data set can hold a value per record along its first axis."""
+    if dataset.kind != "numbers" and len(dataset.shape) != 1:
+        return False
+    return bool(dataset.shape) and all(dataset.shape)
+
+
+def hdf5_advice(path: str) -> str:
+    """Suggest how to pack another program's HDF5 file: by a command, or by ``input=function``."""
+    fields: dict[str, str] = {}
+    with suppress(DataError):
+        fields = suggested_fields(ForeignHDF5(path))
+    if not fields:
+        return foreign.OTHER_WAY
+    words = ("input=hdf5", f"input.path={path}", foreign.fields_word(fields))
+    return foreign.pack_command(path, *words)
+
+
+def suggested_fields(file: ForeignHDF5) -> dict[str, str]:
+    """Return a data set for each field: those of the length that most data sets share.
+
+    More than ``MOST_FIELDS`` data sets are one per record, or one per record and field. DataError
+    D192 for a group per split.
+    """
+    datasets = {name: data for name, data in file.datasets.items() if foreign.is_quotable(name)}
+    groups = {name.partition("/")[0] for name in datasets if "/" in name}
+    splits = sorted(group for group in groups if group.lower() in foreign.USUAL_SPLITS)
+    if len(splits) > 1:
+        first = f"{foreign.example_split(splits)}/"
+        names = {name.rpartition("/")[2]: name for name in datasets if name.startswith(first)}
+        raise foreign.several_splits(file.path, splits, foreign.fields_word(names))
+    if len(datasets) > foreign.MOST_FIELDS:
+        ((depth, _),) = Counter(name.count("/") for name in datasets).most_common(1)
+        stars = "*/" * depth
+        lasts = [name.rpartition("/")[2] for name in datasets if name.count("/") == depth]
+        if depth and len(set(lasts)) <= foreign.MOST_FIELDS:
+            return {foreign.field_name(last, {}): stars + last for last in dict.fromkeys(lasts)}
+        return {"value": f"{stars}*"}
+    lengths = {name: data.shape[0] for name, data in datasets.items() if is_column(data)}
+    counts = Counter(lengths.values())
+    length = max(counts, key=lambda length: (counts[length], length), default=0)
+    fields: dict[str, str] = {}
+    for name, own_length in lengths.items():
+        if own_length == length:
+            fields[foreign.field_name(name.rpartition("/")[2], fields)] = name
+    return fields

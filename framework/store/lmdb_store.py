@@ -6,11 +6,18 @@ are numbers, where the bytes of each record begin in the block, and where the la
 (int64). Then come these bytes. Each part is padded to 8 bytes. A CRC32 covers the fields, the
 number and the key, so that it also detects a record in a wrong place. Files have LMDB 0.9's
 format.
+
+Where each value lies is read from the file itself, so that a memory map serves batches. A store
+never changes under its name. So no transaction, reader table or lock is needed, and their limits
+(one environment per file and process, none across a fork) do not apply.
 """
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, final
+import os
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import lmdb
 import numpy as np
@@ -18,14 +25,22 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Placed, Places, Ragged, Records
+from framework.contracts.records import LABEL, Field, Manifest, Records
 from framework.errors import DataError
-from framework.store import file_store
-from framework.store.foreign import lmdb_advice
-from framework.store.gather import Gather, ask_pages, gather_rows, map_of, should_ask, typed
-from framework.store.lmdb_btree import values_of
+from framework.media.header import is_image
+from framework.store import file_store, foreign
+from framework.store.files import read_head, unreadable
+from framework.store.gather import Gather, check_range
 from framework.system.durable import abandon
 
+# Source: lmdb's ``mdb.c``: MDB_meta, MDB_page and MDB_node of data version 1.
+DATA_VERSION = 1
+META_BYTES = 152  # of a page header and the meta data behind it
+HEADER_BYTES = 16  # of a page; the value of an overflow page starts behind it
+BRANCH, LEAF, OVERFLOW, BIG_DATA = 1, 2, 4, 1
+NO_ROOT = (1 << 64) - 1
+LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII | re.DOTALL)
+PLACEHOLDER = r"%(?:0\d+)?d|%s|%%"  # in a pattern of keys
 MANIFEST_KEY = b"manifest"  # sorts after the key of every record
 FIRST_MAP_BYTES = 64 << 20
 # A transaction looks at pages of its map, around which the system maps others: some 60 kB each.
@@ -34,7 +49,7 @@ MAX_VALUE_BYTES = (1 << 31) - 1  # LMDB's own limit is twice that; other readers
 BLOCK_BYTES = 1 << 20  # 100 million records of 16 bytes are 1,908 blocks
 CRC_BYTES = 4
 PLACE_BYTES = 8
-CRCS, KEYS, HEADS = "\0crc32", "\0keys", "\0heads"  # parts of a block beside the fields
+CRCS, KEYS, HEADS = "\0crc32", file_store.KEYS, "\0heads"  # parts of a block but the fields
 
 
 @final
@@ -43,36 +58,13 @@ class LMDBStore(file_store.FileStore):
 
     choice = "lmdb"
 
-    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        opened = self._open()
-        rows = opened.rows(indices)
-        if should_ask():
-            opened.ask(rows)
-        return {name: opened.column(name, rows, name in views) for name in self.manifest.fields}
-
-    def column(self, name: str) -> Any:
-        opened = self._open()
-        return opened.column(name, opened.rows(torch.arange(self.manifest.num_records)))
-
-    def lengths(self, name: str) -> Tensor:
-        opened = self._open()
-        starts, stops = opened.spans(name, opened.rows(torch.arange(self.manifest.num_records)))
-        return (stops - starts) // _num_bytes(self.manifest.fields[name])
-
-    def places(self, indices: Tensor) -> Places:
-        opened = self._open()
-        rows = opened.rows(indices)
-        raw = [name for name, field in self.manifest.fields.items() if field.encoding == "raw"]
-        starts = {name: opened.spans(name, rows)[0] for name in raw}
-        return Places(torch.zeros_like(indices), starts)
-
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        opened = self._open()
-        contents = file_store.content_crcs(records, self.manifest.fields)
-        keys = None if self.manifest.first_key is not None else opened.keys(indices)
-        return file_store.mismatches(
-            indices, _numbered_and_keyed(contents, indices.numpy(), keys), opened.crcs(indices)
-        )
+        opened, keys = self._open(), None
+        if KEYS in opened.fields:
+            keys = opened.values(KEYS, opened.rows(indices))
+        crcs = file_store.content_crcs(records, self.manifest.fields)
+        crcs = _numbered_and_keyed(crcs, indices.numpy(), keys)
+        return indices[torch.from_numpy(crcs != opened.crcs(indices))].tolist()
 
     def _map(self) -> "OpenLMDB":
         """Map the file. DataError D102, D103 or D105 if it is no intact store."""
@@ -152,7 +144,8 @@ class LMDBWriter(file_store.FileWriter):
         """Write the records that wait, up to the number ``stop``."""
         if stop == self._first:
             return
-        parts = [_padded_bytes(b"".join(own)) for own in self._arrays.values()]
+        arrays = [b"".join(own) for own in self._arrays.values()]
+        parts = [data + bytes(-len(data) % 8) for data in arrays]
         num_places = len(self._strings) * (stop - self._first + 1)
         place = sum(map(len, parts)) + PLACE_BYTES * num_places
         for own in self._strings.values():
@@ -192,7 +185,7 @@ class LMDBWriter(file_store.FileWriter):
 
 
 @final
-class OpenLMDB:
+class OpenLMDB(file_store.OpenFile):
     """The blocks of a mapped file (uint8 [size]). DataError D105 if they do not fit the manifest.
 
     A block has the number ``firsts`` of its first record, and lies at ``offsets`` in the file with
@@ -208,13 +201,16 @@ class OpenLMDB:
         offsets: np.ndarray,
         sizes: np.ndarray,
     ) -> None:
-        self.path, self.file, self.manifest = path, file, manifest
-        flat, count = torch.from_numpy(file), manifest.num_records
-        raw = {name: field for name, field in manifest.fields.items() if field.encoding == "raw"}
-        strings = [name for name in manifest.fields if name not in raw]
+        super().__init__(manifest)
+        self.path = path
         if manifest.first_key is None:
-            strings.append(KEYS)
-        units = {CRCS: CRC_BYTES, **{name: _num_bytes(field) for name, field in raw.items()}}
+            self.fields[KEYS] = file_store.KEY
+        count = manifest.num_records
+        units = {CRCS: CRC_BYTES}
+        for name, field in self.fields.items():
+            if field.encoding == "raw":
+                units[name] = file_store.num_bytes(field)
+        self._strings = [name for name in self.fields if name not in units]
         begins: dict[str, np.ndarray] = {}
         is_whole = firsts[:1].tolist() == [0] * min(1, count)
         if is_whole and max(count, *units.values()) <= len(file):  # a hostile manifest has any
@@ -223,7 +219,7 @@ class OpenLMDB:
             for name, unit in units.items():
                 begins[name] = end
                 end = end + -(-counts * unit // 8) * 8
-            for name in strings:
+            for name in self._strings:
                 begins[name] = end
                 end = end + PLACE_BYTES * (counts + 1)
             begins[HEADS] = end - offsets
@@ -231,7 +227,8 @@ class OpenLMDB:
             is_even = np.all(counts[:-1] == counts[:1]) and np.all(counts[-1:] <= counts[:1])
             self._capacity = int(counts[0]) if count and is_even else 0
             left = offsets + sizes - end
-            is_whole = bool(np.all(counts > 0) and np.all(left >= 0 if strings else left == 0))
+            fits = left >= 0 if self._strings else left == 0
+            is_whole = bool(np.all(counts > 0) and np.all(fits))
         if not is_whole or not begins:
             what = f"its blocks do not hold the {count} records of its manifest"
             raise DataError(105, path, what, "pack it again")
@@ -239,20 +236,15 @@ class OpenLMDB:
         self._sizes = torch.from_numpy(sizes)
         self._begins = {name: torch.from_numpy(begin) for name, begin in begins.items()}
         self._heads = self._begins.pop(HEADS)  # the bytes of each block before those of strings
-        self._strings = strings
-        self._flat = flat
-        self._gathers = {CRCS: Gather(flat, 1, (), torch.int32)}
-        for name, field in raw.items():
-            shape = tuple(size or 0 for size in field.shape)
-            dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
-            self._gathers[name] = Gather(flat, 1, shape, dtype)
+        flat = torch.from_numpy(file)
+        self._gather_crcs = Gather(flat, 1, (), torch.int32)
         self._gather_places = Gather(flat, 1, (2,), torch.int64)
-        buffer = memoryview(file)  # pyright: ignore[reportArgumentType]  # an array is a buffer
-        self._view = lambda start, size: buffer[start : start + size]
+        for name in self.fields:
+            self._add(name, file)
 
     def rows(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the number of each record's block, and its place in the block: int64 [B]."""
-        file_store.check_range(indices, self.manifest.num_records)
+        check_range(indices, self.manifest.num_records)
         if self._capacity:
             blocks = indices // self._capacity
             return blocks, indices - blocks * self._capacity
@@ -260,75 +252,36 @@ class OpenLMDB:
         return blocks, indices - self._firsts[blocks]
 
     def _places(self, name: str, rows: tuple[Tensor, Tensor], num_bytes: int) -> Tensor:
-        """Return where the values of an array in the blocks begin in the file: int64 [B]."""
         blocks, places = rows
         return self._begins[name][blocks] + places * num_bytes
 
-    def spans(self, name: str, rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return where each value of a field begins and ends in the file: int64 [B]."""
-        if name in self._gathers:
-            num_bytes = self._gathers[name].num_bytes
-            starts = self._places(name, rows, num_bytes)
-            return starts, starts + num_bytes
+    def places(self, name: str, rows: tuple[Tensor, Tensor]) -> Tensor:
+        return self._places(name, rows, self.gathers[name].num_bytes)
+
+    def spans(self, name: str, rows: tuple[Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray]:
         blocks, _ = rows
         starts, stops = self._gather_places(self._places(name, rows, PLACE_BYTES)).unbind(1)
         is_bad = (starts < self._heads[blocks]) | (stops < starts) | (stops > self._sizes[blocks])
+        lengths = stops - starts
+        row_bytes = self.row_bytes[name]
+        if row_bytes != 1:
+            is_bad |= lengths % row_bytes != 0
+            lengths = lengths // row_bytes
         if is_bad.any():
-            raise self._misfit(rows, is_bad)
-        offsets = self._offsets[blocks]
-        return offsets + starts, offsets + stops
-
-    def column(self, name: str, rows: tuple[Tensor, Tensor], is_viewed: bool = False) -> Any:
-        """Return the values of a field of some records."""
-        field = self.manifest.fields[name]
-        if field.encoding == "raw" and not is_viewed:
-            gather = self._gathers[name]
-            return gather(self._places(name, rows, gather.num_bytes))
-        starts, stops = self.spans(name, rows)
-        if field.encoding == "raw":
-            shape, file = self._gathers[name].shape, self.file
-
-            def view(start: int, size: int) -> np.ndarray:
-                return np.frombuffer(file[start : start + size], field.dtype).reshape(shape)
-
-            sizes = (stops - starts).numpy()
-            return Placed(file.ctypes.data, starts.numpy(), sizes, view)
-        if field.encoding != "ragged":
-            return self._parts(starts, stops)
-        sizes, row_bytes = stops - starts, _num_bytes(field)
-        is_bad = sizes % row_bytes != 0
-        if is_bad.any():
-            raise self._misfit(rows, is_bad)
-        data = gather_rows(self._flat, starts, sizes)
-        dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
-        return Ragged(typed(data, dtype, field.row_shape), sizes // row_bytes)
+            bad = int(is_bad.int().argmax())
+            where = f"{self.path}: record {int(self._firsts[blocks[bad]] + rows[1][bad])}"
+            raise DataError(105, where, "it does not lie in its block", "pack it again")
+        return (self._offsets[blocks] + starts).numpy(), lengths.numpy()
 
     def ask(self, rows: tuple[Tensor, Tensor]) -> None:
         """Ask the disk for the records, and before that for the places of their bytes."""
         for name in self._strings:
             self._gather_places.ask(self._places(name, rows, PLACE_BYTES))
-        for name in self.manifest.fields:
-            starts, stops = self.spans(name, rows)
-            ask_pages(map_of(self.file), starts, stops - starts)
-
-    def keys(self, indices: Tensor) -> Sequence[Any]:
-        return self._parts(*self.spans(KEYS, self.rows(indices)))
+        super().ask(rows)
 
     def crcs(self, indices: Tensor) -> np.ndarray:
-        """Return the stored checksums: uint32 [B]."""
         places = self._places(CRCS, self.rows(indices), CRC_BYTES)
-        return self._gathers[CRCS](places).numpy().view("<u4")
-
-    def _parts(self, starts: Tensor, stops: Tensor) -> Placed:
-        """Return pieces of the file without copying them."""
-        sizes = (stops - starts).numpy()
-        return Placed(self.file.ctypes.data, starts.numpy(), sizes, self._view)
-
-    def _misfit(self, rows: tuple[Tensor, Tensor], is_bad: Tensor) -> DataError:
-        blocks, places = rows
-        bad = int(is_bad.int().argmax())
-        where = f"{self.path}: record {int(self._firsts[blocks[bad]] + places[bad])}"
-        return DataError(105, where, "it does not lie in its block", "pack it again")
+        return self._gather_crcs(places).numpy().view("<u4")
 
 
 def _numbered_and_keyed(
@@ -342,11 +295,200 @@ def _numbered_and_keyed(
     return np.array([crc32(key, crc) for key, crc in pairs], np.uint32)
 
 
-def _padded_bytes(data: bytes) -> bytes:
-    return data.ljust(-(-len(data) // 8) * 8, b"\0")
+class Meta(NamedTuple):
+    """The newest meta page of an LMDB file. ``root`` is the number of the tree's root page."""
+
+    page_bytes: int
+    num_pages: int
+    root: int
+    num_values: int
 
 
-def _num_bytes(field: Field) -> int:
-    """Return the bytes of a record of a raw field, or of a row of a ragged one."""
-    shape = field.row_shape if field.encoding == "ragged" else field.shape
-    return math.prod(size or 0 for size in shape) * np.dtype(field.dtype).itemsize
+class Values(NamedTuple):
+    """The values of a mapped file in the order of their keys."""
+
+    file: np.ndarray  # uint8 [bytes]
+    keys: list[bytes]
+    offsets: np.ndarray  # where each value begins in the file: int64
+    sizes: np.ndarray  # bytes: int64
+
+
+def read_meta(path: str) -> Meta:
+    """Read the meta page, and check that the file is as long as the page says.
+
+    Reading a map beyond the end of its file kills the process (SIGBUS). DataError D101 if the file
+    is missing, D102 if it is truncated or no LMDB 0.9 file.
+    """
+    head = read_head(path, 1 << 17)
+    size = os.path.getsize(path)
+    words = np.frombuffer(head[:META_BYTES].ljust(META_BYTES, b"\0"), "<u4")
+    page_bytes, again = int(words[10]), "pack it again"
+    if (
+        len(head) >= META_BYTES and words[6] == foreign.LMDB_MAGIC
+    ):  # LMDB 1.0's pages have longer headers
+        what = f"LMDB 1.0's data version {words[7]}, this reads {DATA_VERSION}"
+        raise DataError(102, path, what, again)
+    if len(head) < META_BYTES or words[4] != foreign.LMDB_MAGIC:
+        fix = "give an LMDB file, such as 'paceline pack output=lmdb' makes"
+        raise DataError(102, path, "not an LMDB file", fix)
+    if page_bytes not in (1 << n for n in range(8, 17)) or len(head) < page_bytes + META_BYTES:
+        what = f"truncated: it has {size} bytes, not even two pages"
+        raise DataError(102, path, what, again)
+    newest = max((0, page_bytes), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
+    (version,) = struct.unpack_from("<I", head, newest + 20)
+    num_values, root, last_page = struct.unpack_from("<3Q", head, newest + 120)
+    needed = (last_page + 1) * page_bytes
+    if version != DATA_VERSION:
+        what = f"LMDB's data version {version}, this reads {DATA_VERSION}"
+        raise DataError(102, path, what, again)
+    if needed > size:
+        raise DataError(102, path, f"truncated: expected {needed} bytes, have {size}", again)
+    return Meta(page_bytes, last_page + 1, root, num_values)
+
+
+def values_of(path: str) -> Values:
+    """Map a file and find all its values.
+
+    DataError D101 if the file is missing, D102 if it is damaged or has named databases.
+    """
+    meta = read_meta(path)
+    # Mode "c" shares the page cache. Torch gets a writable array that cannot change the file.
+    file = np.memmap(path, np.uint8, "c", shape=(meta.num_pages * meta.page_bytes,))
+    keys: list[bytes] = []
+    places = [np.empty((2, 0), np.int64)]
+    try:
+        for number in _leaf_pages(file, meta):
+            page = _page(file, number, meta)
+            starts, header = _nodes(page, LEAF)
+            if np.any(header[:, 2] & ~BIG_DATA):
+                raise ValueError("it has named databases, or several values under a key")
+            key_bytes, data = header[:, 3], page.tobytes()
+            spans = zip((starts + 8).tolist(), key_bytes.tolist(), strict=True)
+            keys += [data[start : start + size] for start, size in spans]
+            in_page = starts + 8 + key_bytes
+            offsets = number * meta.page_bytes + in_page
+            is_big = header[:, 2] == BIG_DATA  # the value lies on pages of its own
+            numbers = page[in_page[is_big][:, None] + np.arange(8)].view("<i8").ravel()
+            if np.any(numbers < 2) or np.any(numbers >= meta.num_pages):
+                raise ValueError("a value's page is beyond the file")
+            offsets[is_big] = numbers * meta.page_bytes + HEADER_BYTES
+            places.append(np.stack([offsets, header[:, 0] | header[:, 1] << 16]))
+        offsets, sizes = np.concatenate(places, axis=1)
+        if np.any(offsets + sizes > len(file)) or np.any(offsets < 0):
+            raise ValueError("a value reaches beyond the file")
+        if len(keys) != meta.num_values:
+            raise ValueError(f"{len(keys)} values, {meta.num_values} announced")
+    except (ValueError, IndexError) as error:
+        what = f"its tree is damaged ({error})"
+        raise DataError(102, path, what, "pack or write it again") from error
+    return Values(file, keys, offsets, sizes)
+
+
+def _leaf_pages(file: np.ndarray, meta: Meta) -> list[int]:
+    """Return the numbers of the leaves of the tree, from left to right."""
+    level = [] if meta.root == NO_ROOT else [meta.root]
+    num_seen = 1
+    while level and _page(file, level[0], meta)[10] & BRANCH:
+        children: list[int] = []
+        for number in level:
+            _, header = _nodes(_page(file, number, meta), BRANCH)
+            children += (header[:, 0] | header[:, 1] << 16 | header[:, 2] << 32).tolist()
+        level = children
+        num_seen += len(level)
+        if num_seen > meta.num_pages:
+            raise ValueError("more pages than the file has")
+    return level
+
+
+def _page(file: np.ndarray, number: int, meta: Meta) -> np.ndarray:
+    if not 1 < number < meta.num_pages:
+        raise ValueError(f"page {number} of {meta.num_pages}")
+    return file[number * meta.page_bytes : (number + 1) * meta.page_bytes]
+
+
+def _nodes(page: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the nodes of a page begin, and their headers.
+
+    A header is int64 [n, 4]: two words of the size or page number, flags, size of the key.
+    """
+    words = page.view("<u2")
+    if not words[5] & kind or words[5] & OVERFLOW:
+        raise ValueError("a page of another kind")
+    num_nodes = (int(words[6]) - HEADER_BYTES) // 2
+    starts = words[HEADER_BYTES // 2 :][: max(0, num_nodes)].astype(np.int64)
+    return starts, words[(starts // 2)[:, None] + np.arange(4)].astype(np.int64)
+
+
+@final
+class ForeignLMDB:
+    """The values of any LMDB file, or of a folder that holds ``data.mdb``. Picklable.
+
+    DataError D101 if the file is missing, D102 if it is damaged or has named databases.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.join(path, foreign.IN_FOLDER) if os.path.isdir(path) else path
+        _, keys, self.offsets, self.sizes = values_of(self.path)
+        self.keys = [key.decode("utf-8", "surrogateescape") for key in keys]
+
+    def read(self, number: int) -> bytes:
+        """Return a value by its place in the order of the keys. DataError D101."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(int(self.offsets[number]))
+                return file.read(int(self.sizes[number]))
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
+
+def key_expression(pattern: str) -> re.Pattern[str]:
+    """Return an expression whose only group matches what the keys of a record share.
+
+    In a pattern, ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign.
+    """
+    parts: list[str] = []
+    for part in re.split(f"({PLACEHOLDER})", pattern):
+        if part == "%s":
+            parts.append("(.+)")
+        elif part == "%d":
+            parts.append(r"(\d+)")
+        elif re.fullmatch(r"%0\d+d", part):
+            parts.append(rf"(\d{{{int(part[2:-1])},}})")
+        else:
+            parts.append(re.escape(part.replace("%%", "%")))
+    return re.compile("".join(parts), re.DOTALL | re.ASCII)
+
+
+def lmdb_advice(path: str) -> str:
+    """Suggest how to pack another program's LMDB file: by a command, or by ``input=function``.
+
+    The fields are the most frequent patterns of the keys, each with the last number replaced.
+    DataError D101 or D102 if the file cannot be read.
+    """
+    file = ForeignLMDB(path)
+    places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by texts around a number
+    widths: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for place, key in enumerate(file.keys):
+        if match := LAST_NUMBER.fullmatch(key):
+            before, number, after = match.groups()
+            places[before, after].append(place)
+            widths[before, after].add(len(number))
+    most = max(map(len, places.values()), default=0)
+    fields: dict[str, str] = {}
+    for (before, after), own in places.items():
+        first = file.read(own[0])
+        is_value = (
+            is_image(first)
+            or first.startswith(foreign.NPY)
+            or foreign.short_text(first) is not None
+        )
+        if len(own) == most and is_value and foreign.is_quotable(before + after):
+            width = f"0{min(widths[before, after])}" if len(widths[before, after]) == 1 else ""
+            name = before + after or ("image" if is_image(first) else LABEL)
+            parts = (text.replace("%", "%%") for text in (before, after))
+            fields[foreign.field_name(name, fields)] = f"%{width}d".join(parts)
+    if not 0 < len(fields) <= foreign.MOST_FIELDS:
+        return foreign.OTHER_WAY
+    return foreign.pack_command(
+        path, "input=lmdb", f"input.path={path}", foreign.fields_word(fields)
+    )

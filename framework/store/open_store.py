@@ -1,30 +1,25 @@
-"""Opens a store by its content, and makes one store of several files or of several stores."""
+"""Opens a store by its content, and makes stores of several files, of stores, and of an input."""
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import (
-    KnowsPlaces,
-    Manifest,
-    Places,
-    Records,
-    RecordStore,
-    notes_of,
-)
+from framework.contracts import records as contract
+from framework.contracts.records import Manifest, Ragged, Records, RecordStore, joined
 from framework.errors import ConfigError, DataError, listed
 from framework.store import foreign
-from framework.store.columns import column_of, lengths_of
-from framework.store.file_store import check_range, from_json
-from framework.store.files import Identity, identify, read_head, unreadable
-from framework.store.gather import joined, merged, taken
+from framework.store.file_store import from_json
+from framework.store.files import Identity, ask_item_files, identify, read_head, unreadable
+from framework.store.gather import check_range, merged, taken
 
 MANIFEST = "manifest.json"
 
@@ -74,12 +69,10 @@ def open_file(path: str) -> RecordStore:
     return LMDBStore(path)
 
 
-class Concatenation(ABC):
+class Concatenation(RecordStore):
     """A RecordStore of parts, which are stores, too. Records are numbered through."""
 
-    @property
-    @abstractmethod
-    def manifest(self) -> Manifest: ...
+    has_columns = True
 
     @property
     @abstractmethod
@@ -107,40 +100,35 @@ class Concatenation(ABC):
 
     @property
     def paths(self) -> list[str]:
-        return [path for store in self._all for path in _paths_of(store)]
+        return [path for store in self._all for path in store.paths]
 
-    def places(self, indices: Tensor) -> Places:
+    def places(self, indices: Tensor) -> contract.Places:
         files = torch.empty_like(indices)
         starts = {name: torch.empty_like(indices) for name in self._located_fields}
         for number, places in self._split(indices) if starts else ():
-            part = self.part(number)
-            assert isinstance(part, KnowsPlaces)
-            own = part.places(indices[places] - self.starts[number])
+            own = self.part(number).places(indices[places] - self.starts[number])
             files[places] = own.files + self._first_files[number]
             for name, values in starts.items():
                 values[places] = own.starts[name]
-        return Places(files, starts)
+        return contract.Places(files, starts)
 
     @cached_property
     def _first_files(self) -> list[int]:
         """The number of the first file of each part."""
-        return [0, *accumulate(len(_paths_of(store)) for store in self._all)]
+        return [0, *accumulate(len(store.paths) for store in self._all)]
 
     @cached_property
     def _located_fields(self) -> list[str]:
         """The fields whose values all parts locate."""
         nothing = torch.empty(0, dtype=torch.int64)
-        names = list(self.manifest.fields)
-        for store in self._all:
-            known = store.places(nothing).starts if isinstance(store, KnowsPlaces) else ()
-            names = [name for name in names if name in known]
-        return names
+        located = [store.places(nothing).starts for store in self._all]
+        return [name for name in self.manifest.fields if all(name in starts for starts in located)]
 
     def column(self, name: str) -> Any:
-        return joined([column_of(store, name) for store in self._all])
+        return joined([store.column(name) for store in self._all])
 
     def lengths(self, name: str) -> Tensor:
-        return torch.cat([lengths_of(store, name) for store in self._all])
+        return torch.cat([store.lengths(name) for store in self._all])
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         damaged: list[int] = []
@@ -173,10 +161,6 @@ class Concatenation(ABC):
     def _at(self, index: int) -> tuple[RecordStore, int]:
         ((number, _),) = self._split(torch.tensor([index]))
         return self.part(number), index - int(self.starts[number])
-
-
-def _paths_of(store: RecordStore) -> Sequence[str]:
-    return store.paths if isinstance(store, KnowsPlaces) else ()
 
 
 @final
@@ -212,14 +196,9 @@ class MixedStore(Concatenation):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(note for store in self._parts for note in notes_of(store))
+        return tuple(note for store in self._parts for note in contract.notes_of(store))
 
-    @property
-    def manifest(self) -> Manifest:
-        return self._manifest
-
-    @cached_property
-    def _manifest(self) -> Manifest:
+    def described(self) -> Manifest:
         manifests = [store.manifest for store in self._parts]
         source = ", ".join(
             f"{name}: {store.manifest.source}" for name, store in self.stores.items()
@@ -256,20 +235,16 @@ class ShardedStore(Concatenation):
     def __init__(self, path: str, open_file: Callable[[str], RecordStore]) -> None:
         self.path = path
         self._open_file = open_file
-        self._manifest: Manifest | None = None
         self._identity: Identity | None = None
         self._stores: dict[int, RecordStore] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stores": {}}
 
-    @property
-    def manifest(self) -> Manifest:
-        if self._manifest is None:
-            manifest = self._read_manifest()
-            self._check_files(manifest)
-            self._manifest = manifest
-        return self._manifest
+    def described(self) -> Manifest:
+        manifest = self._read_manifest()
+        self._check_files(manifest)
+        return manifest
 
     @property
     def sizes(self) -> list[int]:
@@ -303,7 +278,9 @@ class ShardedStore(Concatenation):
             raise unreadable(self.path, error) from error
         if foreign.IN_FOLDER in names:
             what = "is an LMDB folder, but not a Paceline store"
-            raise DataError(103, self.path, what, foreign.lmdb_advice(self.path))
+            from framework.store.lmdb_store import lmdb_advice  # noqa: PLC0415
+
+            raise DataError(103, self.path, what, lmdb_advice(self.path))
         foreign.refuse_other(self.path, "hdf5")
         fix = "give a store made by 'paceline pack', or choose data=folder for image files"
         raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
@@ -344,3 +321,81 @@ class ShardedStore(Concatenation):
                 raise DataError(118, path, "is another store's file", fix)
             self._stores[number] = store
         return self._stores[number]
+
+
+class _InputStore(RecordStore):
+    """A store of records with ``keys``, of which an error calls that of a number ``name(number)``.
+
+    Fields of the input that the manifest lacks are left out.
+    """
+
+    def __init__(self, keys: Sequence[str], manifest: Manifest, name: Callable[[int], str]) -> None:
+        self._manifest = replace(manifest, num_records=len(keys))
+        self._keys = keys
+        self._name = name
+
+    def key(self, index: int) -> str:
+        return self._keys[index]
+
+    def name(self, index: int) -> str:
+        return self._name(index)
+
+    def _fields(self, records: Records, indices: Tensor) -> Records:
+        return {name: _taken(records[name], indices) for name in self.manifest.fields}
+
+
+@final
+class ChunkStore(_InputStore):
+    """The records of a chunk, which are in memory."""
+
+    def __init__(
+        self, chunk: contract.Chunk, manifest: Manifest, name: Callable[[int], str]
+    ) -> None:
+        super().__init__(chunk.keys, manifest, name)
+        self._records = chunk.records
+
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        return self._fields(self._records, indices)
+
+
+@final
+class ItemStore(_InputStore):
+    """The records of the items of an input from ``start`` on. Reads them when asked.
+
+    Each item is one record, and several threads may read at the same time.
+    """
+
+    def __init__(
+        self, source: contract.RecordInput, start: int, keys: Sequence[str], manifest: Manifest
+    ) -> None:
+        super().__init__(keys, manifest, lambda index: source.name(start + index))
+        self._source = source
+        self._start = start
+
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        numbers = [self._start + index for index in indices.tolist()]
+        items = range(numbers[0], numbers[0] + len(numbers))
+        if numbers == list(items):
+            ask_item_files(self._source, items)
+            chunk = self._source.read(items.start, items.stop)
+            return self._fields(chunk.records, torch.arange(len(numbers)))
+        chunks = [self._source.read(number, number + 1) for number in numbers]
+        first = torch.zeros(1, dtype=torch.int64)
+        records = [self._fields(chunk.records, first) for chunk in chunks]
+        return {name: joined([own[name] for own in records]) for name in records[0]}
+
+
+def as_read(values: Any) -> Any:
+    """Return all values of a chunk's field as a store gives them."""
+    return _taken(values, torch.arange(len(values)))
+
+
+def _taken(values: Any, indices: Tensor) -> Any:
+    """Return the values of some records as a store gives them."""
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values[indices.numpy()])
+    chosen = [values[index] for index in indices.tolist()]
+    if not chosen or not isinstance(chosen[0], np.ndarray):  # bytes of image files
+        return chosen
+    lengths = torch.tensor([len(array) for array in chosen])
+    return Ragged(torch.from_numpy(np.concatenate(chosen)), lengths)

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
+from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records, RecordStore
 from framework.errors import ConfigError, DataError, listed, words_of
 from framework.media.decode import BadImage, shared_channels
-from framework.store import column_files, foreign, values
+from framework.store import column_files, foreign
 from framework.store.files import named_files, sampled_digest
 from framework.store.gather import merged, ragged_of, taken
 from framework.system.extras import needed
@@ -34,7 +34,7 @@ NUMBERED = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
 
 
 @final
-class ParquetStore:
+class ParquetStore(RecordStore):
     """A RecordStore over Parquet or Arrow files with the same columns.
 
     Images are a column of bytes, or of structs ``{bytes, path}`` as Hugging Face writes them.
@@ -65,19 +65,14 @@ class ParquetStore:
         needed("pyarrow", "parquet")
         self.path, self.given, self.classes, self.group = path, fields, classes, group
         self.label_maps = tuple(labels or ())
-        self.kinds = values.checked_kinds(kinds, group)
+        self.kinds = foreign.checked_kinds(kinds, group)
         self.cache_mb = cache_mb
         self.is_random = False  # whether records are asked for in random order
         self._files = column_files.ColumnFiles(_files_of(path, group), cache_mb)
 
-    @property
-    def manifest(self) -> Manifest:
-        return self._manifest
-
-    @cached_property
-    def _manifest(self) -> Manifest:
+    def described(self) -> Manifest:
         fields = {name: self._field(name) for name in self._columns}
-        values.check_label_maps(self.label_maps, fields, self.group)
+        foreign.check_label_maps(self.label_maps, fields, self.group)
         _, classes, counts = self._labels
         digest = sampled_digest(self._files.paths)
         source = f"parquet {self.path}"
@@ -117,7 +112,7 @@ class ParquetStore:
                 what = f"the column {name} is {schema.field(name).type}, which cannot be {kind}"
                 raise ConfigError(179, where, what, "correct it")
             columns[str(field)] = column_files.FieldColumn(name, form, kind)
-        values.check_present(self.kinds, columns, self.group)
+        foreign.check_present(self.kinds, columns, self.group)
         return columns
 
     def _not_held(self, column: str, kind: Any) -> DataError:
@@ -149,11 +144,11 @@ class ParquetStore:
         numbers: dict[str, int] | None = {} if is_named else None
         given = self.classes
         if column is None or not tally:
-            classes = values.check_classes((), given, path, group)
+            classes = foreign.check_classes((), given, path, group)
         elif is_named:
             names = sorted(map(str, tally), key=os.fsencode)
             where = f"{path}: column {column.name}"
-            labels, classes = values.label_column(names, given, path, lambda _: where, group)
+            labels, classes = foreign.label_column(names, given, path, lambda _: where, group)
             numbers = dict(zip(names, labels, strict=True))
         else:
             feature = column_files.hugging_face_feature(self._files.schema, column.name)
@@ -164,7 +159,7 @@ class ParquetStore:
                 given = texts
             classes = []
             if min(tally) >= 0 or given is not None:
-                classes = values.numbered_classes(max(tally), given, path, group)
+                classes = foreign.numbered_classes(max(tally), given, path, group)
         counts = [0] * len(classes)
         for value, count in tally.items():
             number = value if numbers is None else numbers[value]
@@ -179,23 +174,23 @@ class ParquetStore:
         The first row decides the dtype and shape of arrays, and the channels of images.
         """
         column = self._columns[name]
-        if column.kind in values.OF_STRINGS:
-            return values.field_of_kind("", column.kind)
+        if column.kind in foreign.OF_STRINGS:
+            return foreign.field_of_kind("", column.kind)
         if column.form == "rows":  # the first list that is not empty decides
             rows: Any = None
             for group in range(len(self._files.firsts) - 1):
                 rows = self._group(group).values[name].values.values
                 if len(rows):
                     break
-            kind, where = column.kind or values.RAGGED, f"{self.path}: column {column.name}"
-            array = values.of_kind(rows.numpy(), kind, where, self.group)
-            field = values.field_of_kind(array, kind)
+            kind, where = column.kind or foreign.RAGGED, f"{self.path}: column {column.name}"
+            array = foreign.of_kind(rows.numpy(), kind, where, self.group)
+            field = foreign.field_of_kind(array, kind)
             if 0 in field.shape:
                 raise DataError(167, where, "has only empty lists", "leave the column out")
             return field
         if column.form in ("array", "name"):
             array = self._group(self._first_group).values[name].values
-            if array.dtype.name not in values.DTYPES:
+            if array.dtype.name not in foreign.DTYPES:
                 raise self._not_held(column.name, array.dtype)
             return Field(array.dtype.name, array.shape[1:])
         if name in self.label_maps:
@@ -256,7 +251,7 @@ class ParquetStore:
         records: Records = {}
         for name, field in fields.items():
             records[name] = merged(parts[name], order)
-            if field.kind in values.OF_STRINGS:
+            if field.kind in foreign.OF_STRINGS:
                 strings = [np.frombuffer(data, np.uint8) for data in records[name]]
                 records[name] = ragged_of(strings, field)
         return records
@@ -300,9 +295,6 @@ class ParquetStore:
 
     def _group(self, number: int) -> column_files.RowGroup:
         return self._files.group(number, self._columns, self._labels[0])
-
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        return []  # checksums of pages are compared while they are decoded
 
     def key(self, index: int) -> str:
         file, row = self._files.row(index)

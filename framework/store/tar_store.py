@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import LABEL, Field, Manifest, Records
+from framework.contracts.records import LABEL, Field, Manifest, Records, RecordStore
 from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import BadImage, shared_channels
-from framework.store import values
+from framework.store import foreign
 from framework.store.files import identify, named_files, sampled_digest, unreadable
 from framework.store.folder_store import SUFFIXES
 from framework.store.foreign import NPY, field_name, number_of, refuse_other
@@ -30,7 +30,7 @@ NONE, SEVERAL = -1, -2  # instead of a member's number
 
 
 @final
-class TarStore:
+class TarStore(RecordStore):
     """A RecordStore over .tar files, with an index that is written once.
 
     Records come in the byte order of the shards' names, and in a shard in the order of its
@@ -60,7 +60,7 @@ class TarStore:
         if group == "data":
             refuse_other(path, "tar")
         self.path, self.classes, self.keep, self.group = path, classes, keep, group
-        self.given_kinds = values.checked_kinds(kinds, group)
+        self.given_kinds = foreign.checked_kinds(kinds, group)
         self.label_maps = tuple(labels or ())
         given: Any = fields
         self.fields: dict[str, tuple[str, ...]] | None = None
@@ -73,23 +73,18 @@ class TarStore:
             for field, names in given.items():
                 suffixes = [part.strip().lstrip(".") for part in str(names).lower().split(";")]
                 self.fields[str(field)] = tuple(suffixes)
-        self.pattern = values.class_pattern(label_pattern, group)
+        self.pattern = foreign.class_pattern(label_pattern, group)
         if self.pattern is not None and LABEL in (self.fields or {}):
             what = f"{group}.fields has a label already"
             raise ConfigError(162, f"{group}.label_pattern", what, "give one of the two")
         self._views: dict[str, memoryview] = {}  # the newest memory maps, by the shard's path
         # The bytes and the meaning of the header of the first array of each field.
-        self._heads: dict[str, tuple[bytes, values.ArrayHeader]] = {}
+        self._heads: dict[str, tuple[bytes, foreign.ArrayHeader]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_views": {}, "_heads": {}}
 
-    @property
-    def manifest(self) -> Manifest:
-        return self._manifest
-
-    @cached_property
-    def _manifest(self) -> Manifest:
+    def described(self) -> Manifest:
         fields = {name: self._field(name) for name in self.sources}
         counts: list[int] = []
         classes = self.class_names
@@ -100,8 +95,8 @@ class TarStore:
         if not fields:
             fix = "give 'data.fields={image: jpg, label: cls}', say"
             raise DataError(167, self.path, "no member is an image or a label", fix)
-        values.check_present(self.given_kinds, fields, self.group)
-        values.check_label_maps(self.label_maps, fields, self.group)
+        foreign.check_present(self.given_kinds, fields, self.group)
+        foreign.check_label_maps(self.label_maps, fields, self.group)
         digest = sampled_digest(self.listed.shards)
         return Manifest(len(self), fields, classes, counts, source=self.source, digest=digest)
 
@@ -121,7 +116,7 @@ class TarStore:
         self.check_members(name)
         value = self.value(name, 0)
         if name in self.kinds:
-            return values.field_of_kind(value, self.kinds[name])
+            return foreign.field_of_kind(value, self.kinds[name])
         if isinstance(value, np.ndarray):
             return Field(value.dtype.name, value.shape)
         is_map = name in self.label_maps
@@ -147,7 +142,7 @@ class TarStore:
             parts = self._parts(name, indices)
             if field.encoding == "image":
                 records[name] = parts
-            elif field.kind in values.OF_STRINGS:
+            elif field.kind in foreign.OF_STRINGS:
                 records[name] = ragged_of([np.frombuffer(part, np.uint8) for part in parts], field)
             else:
                 arrays = self._arrays(name, field, parts, indices.tolist())
@@ -228,12 +223,12 @@ class TarStore:
             head, header = self._heads.get(name, (b"", None))
             is_alike = header is not None and len(part) == len(head) + header.num_bytes
             if header is not None and is_alike and part[: len(head)] == head:
-                array = values.native(header.view(part))
+                array = foreign.native(header.view(part))
             else:
                 data = bytes(part)
                 array = self.parsed(data, name, index)
                 if data.startswith(NPY) and header is None and name not in self.kinds:
-                    header = values.read_npy_header(io.BytesIO(data), len(data), self.name(index))
+                    header = foreign.read_npy_header(io.BytesIO(data), len(data), self.name(index))
                     self._heads[name] = data[: header.start], header
             if (array.dtype.name, array.shape[is_ragged:]) != (
                 field.dtype,
@@ -328,8 +323,8 @@ class TarStore:
             names: list[str] = []
             for index in range(len(self)):
                 key, where = self.listed.key(index), self.name(index)
-                names.append(values.class_in(key, self.pattern, where, group))
-            numbers, classes = values.number_classes(names, classes, path, group)
+                names.append(foreign.class_in(key, self.pattern, where, group))
+            numbers, classes = foreign.number_classes(names, classes, path, group)
         elif self._has_label_texts:
             self.check_members(LABEL)
             texts: list[str] = []
@@ -339,7 +334,7 @@ class TarStore:
                 if not texts[-1]:
                     what, fix = "its label is empty", "correct or remove it"
                     raise DataError(162, self.name(index), what, fix)
-            numbers, classes = values.label_column(texts, classes, path, self.name, group)
+            numbers, classes = foreign.label_column(texts, classes, path, self.name, group)
         else:
             return None
         return np.array(numbers, np.int64), classes
@@ -369,7 +364,7 @@ class TarStore:
         """The classes in the order of their numbers. ConfigError C161, DataError D161."""
         if self.labels is not None:
             return self.labels[1]
-        return values.check_classes((), self.classes, self.path, self.group)
+        return foreign.check_classes((), self.classes, self.path, self.group)
 
     @property
     def source(self) -> str:
@@ -392,16 +387,16 @@ class TarStore:
         if kind == "bytes":
             return data
         if kind == "text":
-            return values.text_of(data, field, where, self.group)
+            return foreign.text_of(data, field, where, self.group)
         suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
-        value = values.value_of(data, f".{suffix}", self.name(index))
+        value = foreign.value_of(data, f".{suffix}", self.name(index))
         if is_text_suffix(suffix):
             value = _number_in(data)
             if value is None:
                 what = f"{data[:40]!r} is not a number that a store can hold"
                 fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
                 raise DataError(162, where, what, fix)
-        return values.of_kind(value, kind, where, self.group) if kind else value
+        return foreign.of_kind(value, kind, where, self.group) if kind else value
 
     def member_bytes(self, field: str, index: int) -> bytes:
         """Return the bytes of a record's member for a field.
@@ -410,9 +405,6 @@ class TarStore:
         """
         kept = self.listed.kept_texts(np.array([self.member(field, index)]))[0]
         return bytes(self._parts(field, torch.tensor([index]))[0]) if kept is None else kept
-
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        return []  # an archive has no checksums of its members' bytes
 
     def key(self, index: int) -> str:
         return self.listed.key(index)

@@ -11,8 +11,8 @@ from framework.contracts.records import ChannelStatistics, Field, Manifest
 from framework.data.folder import folder_source
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, DataError
-from framework.store.channel_statistics import statistics_of
 from framework.store.open_store import open_store
+from framework.store.store_facts import statistics_of
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import write_folder
 

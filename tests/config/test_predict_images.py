@@ -32,8 +32,7 @@ from framework.data.reader import BatchReader
 from framework.errors import ConfigError, DataError
 from framework.media.decode import encode_png
 from framework.order.batches import Order
-from framework.store.open_store import open_store
-from framework.store.resident import ChunkStore
+from framework.store.open_store import ChunkStore, open_store
 from framework.transform.resize import Resize
 from tests.cli.command import paceline
 from tests.saved_runs import digits_run

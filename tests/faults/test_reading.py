@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.records import Field
-from framework.store.file_store import SCHEMA
+from framework.contracts.records import SCHEMA, Field
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.open_store import open_store

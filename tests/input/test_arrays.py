@@ -6,7 +6,7 @@ import pytest
 
 from framework.errors import DataError
 from framework.input.arrays import ArraysInput
-from framework.store import values
+from framework.store import foreign
 
 X = np.random.default_rng(0).random((6, 2, 3)).astype(np.float32)
 LABEL = np.array([0, 2, 1, 0, 2, 2])
@@ -82,7 +82,7 @@ def test_memory_does_not_grow_with_the_array(save):
 
 
 def test_a_file_that_expands_enormously_is_refused(monkeypatch):
-    monkeypatch.setattr(values, "MOST_SMALL_BYTES", 1000)
+    monkeypatch.setattr(foreign, "MOST_SMALL_BYTES", 1000)
     zeros = np.zeros(1_000_000, np.uint8)
     np.savez_compressed("x.npz", x=zeros)
     with pytest.raises(DataError, match=r"D112.*x\.npz: declares 1,000,128 bytes.*numpy\.savez"):

@@ -7,7 +7,7 @@ import pytest
 
 from framework.errors import DataError
 from framework.input.idx import IdxInput, read_idx
-from framework.store import values
+from framework.store import foreign
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
 LABELS = np.array([3, 0, 9, 1, 1], np.uint8)
@@ -36,7 +36,7 @@ def test_an_array_comes_back_zipped_or_not(zipped):
 
 
 def test_a_zipped_file_that_expands_enormously_is_refused(monkeypatch):
-    monkeypatch.setattr(values, "MOST_SMALL_BYTES", 1000)
+    monkeypatch.setattr(foreign, "MOST_SMALL_BYTES", 1000)
     path = _write("x", _idx(np.zeros(1_000_000, np.uint8)), zipped=True)
     with pytest.raises(DataError, match=r"D113.*x: holds more than \d+ bytes.*gzip -d"):
         read_idx(path)

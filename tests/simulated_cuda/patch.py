@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 
 from framework.loader import prefetch
-from framework.store import resident, staging
+from framework.store import staging
 from framework.system import page_locked
 from framework.system.page_locked import use
 from tests.simulated_cuda.device import Device, Event, Graph, Stream
@@ -42,7 +42,7 @@ def simulated(seed: int) -> Iterator[Device]:
         stack.enter_context(mock.patch.object(prefetch, "Ahead", AheadInTurns))
         driver = device.driver = Driver(device)
         stack.enter_context(mock.patch.object(page_locked, "_driver", return_value=driver))
-        stack.enter_context(mock.patch.object(resident, "LEAST_BYTES", 9))  # small images, too
+        stack.enter_context(mock.patch.object(staging, "LEAST_BYTES", 9))  # small images, too
         memory = Path("memory").absolute()  # other tests look for what is left in /dev/shm
         memory.mkdir(exist_ok=True)
         stack.enter_context(mock.patch.object(staging, "MEMORY", memory))

@@ -7,16 +7,16 @@ from framework.contracts.records import ChannelStatistics, Field
 from framework.input.folder import FolderInput
 from framework.pack.pack_store import pack
 from framework.pack.preparation import Preparation
-from framework.store import channel_statistics
-from framework.store.channel_statistics import (
+from framework.store import store_facts
+from framework.store.folder_store import FolderStore, FolderWriter
+from framework.store.open_store import open_store
+from framework.store.store_facts import (
     NUM_RECORDS,
     StatisticsSampler,
     num_channels,
     sample_indices,
     statistics_of,
 )
-from framework.store.folder_store import FolderStore, FolderWriter
-from framework.store.open_store import open_store
 from tests.conftest import make_records, write_store
 from tests.input.inputs import COUNT, packing
 
@@ -116,7 +116,7 @@ def test_a_store_is_measured_once(monkeypatch):
         reads.append(len(indices))
         return read(store, indices, views)
 
-    monkeypatch.setattr(channel_statistics, "MEASURED", {})
+    monkeypatch.setattr(store_facts, "MEASURED", {})
     monkeypatch.setattr(FolderStore, "read", counted)
     write_photos(make_records(3), 3)
     first = statistics_of(FolderStore("photos"))

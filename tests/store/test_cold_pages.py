@@ -8,7 +8,7 @@ import torch
 
 from framework.contracts.records import Field
 from framework.errors import ResourceError
-from framework.store import hdf5_store, lmdb_store
+from framework.store import file_store
 from framework.store.gather import ask_pages, map_of, should_ask
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
@@ -105,8 +105,7 @@ def test_records_are_the_same_whether_pages_are_asked_for_or_not(
     order = torch.randperm(50)
     results = []
     for asks in (True, False):
-        for module in (hdf5_store, lmdb_store):
-            monkeypatch.setattr(module, "should_ask", lambda asks=asks: asks)
+        monkeypatch.setattr(file_store, "should_ask", lambda asks=asks: asks)
         store = {"h5": HDF5Store, "lmdb": LMDBStore}[ending](path)
         results.append(store.read(order))
         store.close()

@@ -4,35 +4,24 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.records import Field
+from framework.contracts.records import Field, RecordStore
 from framework.errors import ConfigError
 from framework.media.decode import encode_jpeg, encode_png
-from framework.store.columns import START_BYTES, StoreFacts, column_of, lengths_of
 from framework.store.folder_store import FolderStore
+from framework.store.store_facts import START_BYTES, StoreFacts
 from tests.conftest import write_store
 from tests.contract.cases import RAGGED_FIELDS, STORES, make_store, open_case, plain_values
 from tests.contract.cases import ragged_records as records_of
 
 
-class ReadsAll:
-    """A store without columns."""
-
-    def __init__(self, store):
-        self.store = store
-        self.manifest = store.manifest
-
-    def read(self, indices, views=()):
-        return self.store.read(indices, views)
-
-
-@pytest.mark.parametrize("wrap", [lambda store: store, ReadsAll])
 @pytest.mark.parametrize("kind", STORES)
-def test_a_column_is_a_field_of_every_record(kind, wrap):
+def test_a_column_is_a_field_of_every_record(kind):
     store, records = make_store(kind)
     for name, field in store.manifest.fields.items():
-        assert plain_values(column_of(wrap(store), name)) == plain_values(records[name])
+        for column in (store.column(name), RecordStore.column(store, name)):
+            assert plain_values(column) == plain_values(records[name])
         if field.encoding == "ragged":
-            assert lengths_of(wrap(store), name).tolist() == [len(row) for row in records[name]]
+            assert store.lengths(name).tolist() == [len(row) for row in records[name]]
     store.close()
 
 

@@ -13,13 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.contracts.records import ChannelStatistics, Field, Manifest, Shard
+from framework.contracts.records import SCHEMA, ChannelStatistics, Field, Manifest, Shard
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.store import file_store
-from framework.store.file_store import SCHEMA, content_crcs, from_json, numbered_crcs, to_json
+from framework.store.file_store import content_crcs, from_json, numbered_crcs, to_json
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from tests.conftest import FIELDS, edited_manifest, make_context, make_records, write_store

@@ -13,9 +13,9 @@ import torch
 
 from framework.errors import DataError
 from framework.store.folder_store import FolderStore
-from framework.store.foreign import file_kind, format_of, key_expression, number_of, refuse_other
+from framework.store.foreign import file_kind, format_of, number_of, refuse_other
 from framework.store.hdf5_store import HDF5Store
-from framework.store.lmdb_store import LMDBStore
+from framework.store.lmdb_store import LMDBStore, key_expression
 from framework.store.open_store import open_store
 from framework.store.parquet_store import ParquetStore
 from tests.cli.command import paceline

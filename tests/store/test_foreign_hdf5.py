@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from framework.errors import DataError
-from framework.store.foreign_hdf5 import ForeignHDF5, suggested_fields
+from framework.store.hdf5_store import ForeignHDF5, suggested_fields
 
 
 def _file(**datasets):

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from framework.errors import DataError
 from framework.store import lmdb_store
-from framework.store.lmdb_btree import read_meta, values_of
-from framework.store.lmdb_store import LMDBStore
+from framework.store.lmdb_store import LMDBStore, read_meta, values_of
 from tests.conftest import make_records, write_store
 from tests.contract.cases import plain, write_case
 from tests.store.fuzz import flips, judge, truncations

@@ -8,7 +8,7 @@ from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.errors import ConfigError
-from framework.store.resident import ChunkStore, ItemStore
+from framework.store.open_store import ChunkStore, ItemStore
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import micros, write_case
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
-from framework.store.values import (
+from framework.store.foreign import (
     array_of_npy,
     checked_kinds,
     class_pattern,

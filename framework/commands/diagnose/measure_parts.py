@@ -38,7 +38,7 @@ from framework.measure.statistics import median
 from framework.measure.usage import MachineUse, MachineWatch
 from framework.media.header import BadImage, ImageHeader, read_header
 from framework.order.batches import Order, spread
-from framework.store import folder_store, hdf5_store, lmdb_store, open_store, staging, values
+from framework.store import folder_store, foreign, hdf5_store, lmdb_store, open_store, staging
 from framework.system.native import limit_threads
 from framework.trials.probe import Config, Probe, Rate
 
@@ -507,7 +507,7 @@ def storage_of_items(source: dataset.DatasetSource, config: Config) -> Storage:
         if form.names is not None:
             words += f" 'input.fields={block_words(list(form.names))}'"
         if form.ragged:
-            words += f" 'input.kinds={block_words(dict.fromkeys(form.ragged, values.RAGGED))}'"
+            words += f" 'input.kinds={block_words(dict.fromkeys(form.ragged, foreign.RAGGED))}'"
         words += " output.path=packed.h5"
     return Storage(
         path=data_name(data["train"]),
