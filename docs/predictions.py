@@ -24,7 +24,7 @@ from paceline_examples.segment_net import SegmentNet
 from torch import nn
 
 from framework.augment.spectrogram import Spectrogram
-from framework.media.sound_file import read_sound, sound_header
+from framework.media.sound_video import read_sound, sound_header
 from framework.objective.recognize import Recognize
 from framework.order.batches import Order
 from framework.order.buckets import cut

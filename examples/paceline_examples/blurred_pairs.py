@@ -13,7 +13,8 @@ import numpy as np
 
 from framework.errors import DataError
 from framework.input.rows import read_file
-from framework.media.decode import BadImage, decode
+from framework.media.decode import decode
+from framework.media.header import BadImage
 
 
 def blurred(

@@ -33,7 +33,7 @@ from framework.contracts.records import (
 )
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
-from framework.media.decode import MAX_PIXELS
+from framework.media.header import MAX_PIXELS
 from framework.pack.marked import MarkedInput
 from framework.pack.packing import MakeWriter, Packing, SplitRule
 from framework.pack.preparation import Preparation

@@ -35,7 +35,7 @@ class Field:
             channels), or (None, None, None, channels) if its frames are image files.
         encoding: ``raw`` (an array), ``ragged`` (also a raw array whose first size is None),
             ``image`` (the bytes of an image file, decoded to uint8) or ``frames`` (the bytes of a
-            video's frames, as ``framework.media.video_file`` has them).
+            video's frames, as ``framework.media.sound_video`` has them).
         kind: What the numbers mean, derived from the other attributes if it is empty.
             ``image``: a picture, whose pixels may be blended.
             ``labels``: a label map, with one class number per pixel, never blended; uint8 with one

@@ -19,7 +19,7 @@ from framework.contracts.data import (
 from framework.contracts.records import CARRIED, Field, Manifest, Ragged, RecordStore
 from framework.errors import ConfigError, DataError
 from framework.media.scale import moved_boxes, moved_points
-from framework.media.sound_file import BadSound, read_sound, sound_header
+from framework.media.sound_video import BadSound, read_sound, sound_header
 from framework.store.gather import padded
 
 PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow

@@ -19,16 +19,20 @@ from framework.errors import DataError
 from framework.measure.clock import Stopwatch
 from framework.media.decode import accepted_header, decode_labels, refuse_colors, window_pixels
 from framework.media.header import BadImage, ImageHeader
-from framework.media.jpeg import LEFT, NANOSECONDS, SIZES, decode_windows, read_headers
 from framework.media.scale import (
     ANTIALIASED,
+    LEFT,
     LINEAR,
+    NANOSECONDS,
     NEAREST,
+    SIZES,
     before_turn,
+    decode_windows,
+    read_headers,
     scale_into,
     scale_windows,
 )
-from framework.media.video_file import BadFrames, frames_of
+from framework.media.sound_video import BadFrames, frames_of
 
 SAMPLED = 16  # records that show the formats of a store's images
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes

@@ -14,8 +14,8 @@ import numpy as np
 from framework.contracts.records import IGNORE, Field, Manifest
 from framework.errors import ConfigError, DataError, words_of
 from framework.input.rows import Row, RowInput, read_file
-from framework.media.decode import MAX_PIXELS, encode_png, image_size
-from framework.media.header import BadImage
+from framework.media.decode import encode_png
+from framework.media.header import MAX_PIXELS, BadImage, read_header
 from framework.store.foreign import check_classes
 
 FIELDS = ("boxes", "label", "keypoints", "mask")
@@ -174,7 +174,7 @@ class CocoInput(RowInput):
         image = self.annotated[index]
         data = read_file(self._file(index))
         try:
-            height, width = image_size(data)
+            height, width = read_header(data).size
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
             raise DataError(106, self.name(index), what, "correct or remove it") from error

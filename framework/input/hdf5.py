@@ -14,7 +14,7 @@ from framework.errors import ConfigError, DataError, listed
 from framework.input import rows as of_rows
 from framework.input.rows import Row, RowInput
 from framework.media.header import is_image
-from framework.media.sound_file import is_sound
+from framework.media.sound_video import is_sound
 from framework.store import foreign as labels
 from framework.store.files import named_files
 from framework.store.foreign import RAGGED, fields_word, native, text_of

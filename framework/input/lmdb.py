@@ -11,7 +11,7 @@ from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError, listed
 from framework.input.rows import Row, RowInput, shared_names, text_by_field
 from framework.media.header import is_image
-from framework.media.sound_file import is_sound
+from framework.media.sound_video import is_sound
 from framework.store import foreign
 from framework.store.foreign import (
     NPY,

@@ -26,9 +26,9 @@ from framework.contracts.records import (
     Records,
 )
 from framework.errors import ConfigError, DataError, listed
-from framework.media.decode import BadImage, num_channels, shared_channels
-from framework.media.sound_file import is_sound
-from framework.media.video_file import is_video
+from framework.media.decode import shared_channels
+from framework.media.header import BadImage, read_header
+from framework.media.sound_video import is_sound, is_video
 from framework.store import foreign as field_kinds
 from framework.store.files import read_all, unreadable
 from framework.store.foreign import DTYPES, OF_STRINGS, check_classes, native, numbered_classes
@@ -238,7 +238,7 @@ def field_of(value: Any, where: str) -> Field:
         if is_video(value):
             return VIDEO
         try:
-            return Field("uint8", (num_channels(value), None, None), "image")
+            return Field("uint8", (read_header(value).colors, None, None), "image")
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
             name = where.rpartition(": ")[2]

@@ -53,7 +53,7 @@ class TarInput(RowInput):
         return row
 
     def key(self, index: int) -> str:
-        return self.records.listed.key(index)
+        return self.records.key(index)
 
     def name(self, index: int) -> str:
         return self.records.name(index)

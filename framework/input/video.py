@@ -6,7 +6,7 @@ from typing import final
 from framework.contracts.records import Field, Manifest
 from framework.input.folder import FolderInput
 from framework.input.rows import VIDEO
-from framework.media.video_file import SUFFIXES
+from framework.media.sound_video import VIDEOS
 
 
 @final
@@ -16,7 +16,7 @@ class VideoInput(FolderInput):
     Packing decodes the files. ``conf/input/video.yaml`` describes the options.
     """
 
-    suffixes = SUFFIXES
+    suffixes = VIDEOS
     noun = "video"
 
     @property

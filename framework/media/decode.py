@@ -1,12 +1,12 @@
 """Decodes image files to pixels by one set of rules, whatever the format.
 
-- Pixels are uint8 [H, W, C]. C is 1 (gray) or 3 (RGB), as the store's field says. - All eight EXIF
-orientations are applied. An image without a valid one is upright. - Alpha is dropped without
-blending. Palettes become colors. Color profiles and gamma are ignored. - CMYK and YCCK JPEGs are
-inverted, as Adobe writes them: red is cyan times black over 255. - Gray is 0.299 red + 0.587 green
-+ 0.114 blue, rounded. A gray read of a YCbCr JPEG takes Y as it is. It differs from the gray of the
-RGB by less than 1 level on average, more if RGB was clipped. - Animations, several pages, more than
-8 bits and truncated files are refused.
+- Pixels are uint8 [H, W, C]. C is 1 (gray) or 3 (RGB), as the store's field says.
+- All eight EXIF orientations are applied. An image without a valid one is upright.
+- Alpha is dropped without blending. Palettes become colors. Color profiles and gamma are ignored.
+- CMYK and YCCK JPEGs are inverted, as Adobe writes them: red is cyan times black over 255.
+- Gray is 0.299 red + 0.587 green + 0.114 blue, rounded. A gray read of a YCbCr JPEG takes Y as it
+  is. It differs from the gray of the RGB by less than 1 level on average, more if RGB was clipped.
+- Animations, several pages, more than 8 bits and truncated files are refused.
 
 Label maps are PNGs whose samples, gray values or indices into a palette, are class numbers. Those
 of 1, 2 or 4 bits are not stretched to 255.
@@ -35,14 +35,8 @@ import torch  # noqa: E402
 from framework.contracts.batch import Batch  # noqa: E402
 from framework.contracts.records import IGNORE  # noqa: E402
 from framework.errors import DataError  # noqa: E402
-from framework.media.header import (  # noqa: E402
-    BadImage,
-    ImageHeader,
-    plain_tiff,
-    png_chunks,
-    read_header,
-    white_is_zero,
-)
+from framework.media import header as headers  # noqa: E402
+from framework.media.header import MAX_PIXELS, BadImage, ImageHeader, read_header  # noqa: E402
 
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our errors name the problem
@@ -50,42 +44,36 @@ SAMPLE = 32  # images that are looked at before all are taken to be gray
 LOSSLESS_SIDE = 128  # pixels of the longer side up to which a page has a PNG of a picture
 Window = tuple[int, int, int, int, int]  # top, left, height, width, flip
 DENOMINATORS = (8, 4, 2)  # libjpeg-turbo's fast scales
-MAX_PIXELS = 64_000_000  # checked before memory is taken: a 49 kB PNG may declare 400 million
 GRAY, PALETTE = 0, 3  # PNG's color types
 # By bits per sample: the factor by which the decoder stretches gray values.
 STRETCHED = {1: 255, 2: 85, 4: 17, 8: 1, 16: 1}
 
 
-def decode(data: Any, channels: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """Return the image in ``data`` as uint8 [H, W, channels], upright. Raises BadImage."""
-    header = accepted_header(data, max_pixels)
-    return orient(stored(data, header, channels, 1), header.orientation)
-
-
-def decode_shrunk(
-    data: Any, channels: int, least: tuple[int, int], max_pixels: int = MAX_PIXELS
+def decode(
+    data: Any, channels: int, max_pixels: int = MAX_PIXELS, least: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """Decode as ``decode`` does, but a JPEG at the smallest scale that has the size ``least``."""
+    """Return the image in ``data`` as uint8 [H, W, channels], upright. Raises BadImage.
+
+    A JPEG comes at the smallest of 1, 1/2, 1/4, 1/8 that has the size ``least``, if that is given.
+    """
     header = accepted_header(data, max_pixels)
-    height, width = header.size
     factor = 1
-    if header.format == "jpeg":
-        fits = (
-            d for d in DENOMINATORS if -(-height // d) >= least[0] and -(-width // d) >= least[1]
-        )
-        factor = next(fits, 1)
-    return orient(stored(data, header, channels, factor), header.orientation)
+    if header.format == "jpeg" and least is not None:
+        height, width = header.size
+        fits = (d for d in DENOMINATORS if -(-height // d) >= least[0])
+        factor = next((d for d in fits if -(-width // d) >= least[1]), 1)
+    return orient(_stored(data, header, channels, factor), header.orientation)
 
 
 def decode_deep(data: Any, channels: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Decode to uint16 [H, W, channels]: 16 bits as stored, fewer times 257. Raises BadImage."""
     header = accepted_header(data, max_pixels, deepest=16)
     if header.bit_depth <= 8:
-        return orient(stored(data, header, channels, 1), header.orientation) * np.uint16(257)
+        return orient(_stored(data, header, channels, 1), header.orientation) * np.uint16(257)
     image = _opencv(data, header, cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR, np.uint16)
     # Not IMREAD_COLOR_RGB: OpenCV 5.0.0 returns uninitialized memory for a 16-bit TIFF.
     image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-    if header.format == "tiff" and white_is_zero(data):  # OpenCV inverts only 8 bits
+    if header.format == "tiff" and headers.white_is_zero(data):  # OpenCV inverts only 8 bits
         image = np.uint16(65535) - image
     return orient(convert(image, channels, header.colors), header.orientation)
 
@@ -103,7 +91,7 @@ def window_pixels(
     if header.format == "jpeg" and header.orientation == 1 and size is not None:
         fits = (d for d in DENOMINATORS if height >= d * size[0] and width >= d * size[1])
         d = next(fits, 1)
-    image = orient(stored(data, header, channels, d), header.orientation)
+    image = orient(_stored(data, header, channels, d), header.orientation)
     row, column = (top + d // 2) // d, (left + d // 2) // d
     rows = min(len(image) - row, (height + d // 2) // d)
     columns = min(image.shape[1] - column, (width + d // 2) // d)
@@ -126,27 +114,17 @@ def accepted_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -
     return header
 
 
-def image_size(data: Any) -> tuple[int, int]:
-    """Return height and width of the upright image, from its header. Raises BadImage."""
-    return read_header(data).size
-
-
-def num_channels(data: Any) -> int:
-    """Return 1 for a gray image and 3 for any other, from its header. Raises BadImage."""
-    return read_header(data).colors
-
-
 def shared_channels(count: int, read: Callable[[int], Any]) -> int:
     """Return 1 if ``count`` images are gray, else 3, as the first one and a sample of them tell.
 
     ``refuse_colors`` is for those outside the sample. Raises BadImage if the first one is bad.
     """
-    channels = num_channels(read(0))
+    channels = read_header(read(0)).colors
     for index in np.linspace(0, count - 1, min(count, SAMPLE), dtype=np.int64)[1:].tolist():
         if channels > 1:
             break
         with suppress(BadImage, ValueError, TypeError, DataError):
-            channels = num_channels(read(index))
+            channels = read_header(read(index)).colors
     return channels
 
 
@@ -196,12 +174,23 @@ def orient(image: np.ndarray, orientation: int) -> np.ndarray:
     return image if code is None else _as_three(cv2.flip(image, code))
 
 
-def stored(data: Any, header: ImageHeader, channels: int, factor: int) -> np.ndarray:
+def _stored(data: Any, header: ImageHeader, channels: int, factor: int) -> np.ndarray:
     """Decode to uint8 [H, W, channels], not turned upright, at 1, 1/2, 1/4 or 1/8 of the size."""
     size = -(-header.width // factor), -(-header.height // factor)
+    form = "RGB" if channels == 3 else "GRAY"
+    if header.channels == 4:
+        form = "CMYK"
     try:
         if header.format == "jpeg":
-            return _jpeg(data, header, channels, size if factor > 1 else (0, 0))
+            width, height = size if factor > 1 else (0, 0)
+            image = simplejpeg.decode_jpeg(
+                data, colorspace=form, min_height=height, min_width=width, strict=True
+            )
+            if form != "CMYK":
+                return image
+            *inks, black = cv2.split(image)
+            colors = [cv2.multiply(ink, black, scale=1 / 255) for ink in inks]
+            return convert(cv2.merge(colors), channels)
     except ValueError as error:
         # TurboJPEG does not know every subsampling, but OpenCV's libjpeg does.
         if "subsampling level" not in str(error):
@@ -223,33 +212,20 @@ def convert(image: np.ndarray, channels: int, colors: int = 3) -> np.ndarray:
     return _as_three(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))
 
 
-def check_png(data: Any) -> None:
+def _check_png(data: Any) -> None:
     """Check a PNG's checksums before libpng does, which would print errors. Raises BadImage."""
     view = memoryview(data)
-    for _, at, length in png_chunks(view):
+    for _, at, length in headers.png_chunks(view):
         expected = int.from_bytes(view[at + length : at + length + 4], "big")
         if zlib.crc32(view[at - 4 : at + length]) != expected:
             raise BadImage("damaged: a checksum does not match")
 
 
-def _jpeg(data: Any, header: ImageHeader, channels: int, least: tuple[int, int]) -> np.ndarray:
-    form = "RGB" if channels == 3 else "GRAY"
-    if header.channels == 4:
-        form = "CMYK"
-    image = simplejpeg.decode_jpeg(
-        data, colorspace=form, min_height=least[1], min_width=least[0], strict=True
-    )
-    if form != "CMYK":
-        return image
-    *inks, black = cv2.split(image)
-    return convert(cv2.merge([cv2.multiply(ink, black, scale=1 / 255) for ink in inks]), channels)
-
-
 def _opencv(data: Any, header: ImageHeader, flags: int, dtype: Any) -> np.ndarray:
     """Decode to [H, W, 3] as stored. OpenCV must not apply the orientation."""
     if header.format == "png":
-        check_png(data)
-    source = plain_tiff(data) if header.format == "tiff" else data
+        _check_png(data)
+    source = headers.plain_tiff(data) if header.format == "tiff" else data
     try:
         image = cv2.imdecode(np.frombuffer(source, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:
@@ -284,9 +260,19 @@ def labels_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> 
 def decode_labels(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> np.ndarray:
     """Return class numbers [H, W, 1], upright: uint8, or uint16. See ``labels_header``."""
     header = labels_header(data, max_pixels, deepest)
-    check_png(data)
+    _check_png(data)
+    # A gray PNG of the same samples, so that the decoder does not change them: without palette,
+    # transparency, gamma and orientation.
+    parts = [bytes(data[:8])]
+    for kind, at, length in headers.png_chunks(data):
+        content = bytes(data[at : at + length])
+        if kind == b"IHDR":
+            content = content[:9] + bytes([GRAY]) + content[10:]
+        if kind in (b"IHDR", b"IDAT", b"IEND"):
+            body = kind + content
+            parts += [struct.pack(">I", length), body, struct.pack(">I", zlib.crc32(body))]
     try:
-        pixels = cv2.imdecode(np.frombuffer(_as_gray(data), np.uint8), cv2.IMREAD_UNCHANGED)
+        pixels = cv2.imdecode(np.frombuffer(b"".join(parts), np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error:
         pixels = None
     if pixels is None or pixels.shape != (header.height, header.width):
@@ -317,19 +303,3 @@ def colored(batch: Batch, names: Sequence[str]) -> Batch:
     colors = torch.from_numpy(label_colors())
     pictures = {name: colors[batch[name][:, 0].long().cpu()] for name in names}
     return {**batch, **{name: values.permute(0, 3, 1, 2) for name, values in pictures.items()}}
-
-
-def _as_gray(data: Any) -> bytes:
-    """Return a gray PNG of the same samples, so that a decoder does not change them.
-
-    Palette, transparency, gamma and orientation are left out.
-    """
-    parts = [bytes(data[:8])]
-    for kind, at, length in png_chunks(data):
-        content = bytes(data[at : at + length])
-        if kind == b"IHDR":
-            content = content[:9] + bytes([GRAY]) + content[10:]
-        if kind in (b"IHDR", b"IDAT", b"IEND"):
-            body = kind + content
-            parts += [struct.pack(">I", length), body, struct.pack(">I", zlib.crc32(body))]
-    return b"".join(parts)

@@ -6,10 +6,11 @@ Source: the specifications of the formats; EXIF 2.32, 4.6.4 for the orientation.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+MAX_PIXELS = 64_000_000  # checked before memory is taken: a 49 kB PNG may declare 400 million
 MAX_PARTS = 10_000  # segments or chunks: a file of many tiny ones would take seconds
 ORIENTATION = 0x0112
 
@@ -45,8 +46,24 @@ class ImageHeader(NamedTuple):
 def read_header(data: Any) -> ImageHeader:
     """Return the header of the image file in ``data``, bytes or a buffer. Raises BadImage only."""
     view: Any = data if isinstance(data, bytes) else memoryview(data).cast("B")
+    head = bytes(view[:32])
+    read = None
+    for magic, reader in READERS.items():
+        if head.startswith(magic) and (magic != b"RIFF" or head[8:12] == b"WEBP"):
+            read = reader
+            break
+    if read is None:
+        what = "no kind of image known here"
+        if not head:
+            what = "empty"
+        elif not head.strip(b"\x00"):
+            what = "only zeros, not an image"
+        elif all(byte in b"\t\r\n" or byte >= 32 for byte in head):
+            what = "text, not an image"
+        elif head[4:8] == b"ftyp":
+            what = f"a file of kind {head[8:12].decode('ascii', 'replace').strip()!r}"
+        raise BadImage(f"{what}; JPEG, PNG, GIF, WebP, BMP and TIFF are read")
     try:
-        read = _jpeg if view[:3] == b"\xff\xd8\xff" else _reader(bytes(view[:32]))
         header = read(view)
     except (IndexError, struct.error) as error:
         raise BadImage("truncated") from error
@@ -60,22 +77,6 @@ def is_image(data: Any) -> bool:
     with suppress(ValueError):  # also BadImage
         return bool(read_header(data))
     return False
-
-
-def _reader(head: bytes) -> Callable[[Any], ImageHeader]:
-    for magic, reader in READERS.items():
-        if head.startswith(magic) and (magic != b"RIFF" or head[8:12] == b"WEBP"):
-            return reader
-    what = "no kind of image known here"
-    if not head:
-        what = "empty"
-    elif not head.strip(b"\x00"):
-        what = "only zeros, not an image"
-    elif all(byte in b"\t\r\n" or byte >= 32 for byte in head):
-        what = "text, not an image"
-    elif head[4:8] == b"ftyp":
-        what = f"a file of kind {head[8:12].decode('ascii', 'replace').strip()!r}"
-    raise BadImage(f"{what}; JPEG, PNG, GIF, WebP, BMP and TIFF are read")
 
 
 def _jpeg(data: Any) -> ImageHeader:
@@ -240,9 +241,6 @@ class _Tags(NamedTuple):
             raise BadImage("truncated")
         return struct.unpack_from(f"{self.order}{count}{LAYOUTS[kind]}", self.data, at)
 
-    def value(self, tag: int, otherwise: int) -> int:
-        return self.values(tag, otherwise)[0]
-
 
 def _tags(data: Any) -> _Tags:
     order = "<" if data[:2] == b"II" else ">"
@@ -263,23 +261,24 @@ def _tiff(data: Any) -> ImageHeader:
         pieces = zip(tags.values(starts), tags.values(lengths), strict=False)
         if max((start + length for start, length in pieces), default=0) > len(tags.data):
             raise BadImage("truncated")
-    gray = tags.value(PHOTOMETRIC, 2) in (0, 1)
-    samples = tags.value(SAMPLES, 1)
+    gray = tags.values(PHOTOMETRIC, 2)[0] in (0, 1)
+    samples = tags.values(SAMPLES, 1)[0]
     channels = min(max(samples, 3), 4)
     if gray:
         channels = min(samples, 2)
     bit_depth = max(tags.values(BITS, 1), default=1)
-    if tags.value(NUMBER_FORMAT, 1) != 1:  # signed, or floating point
+    if tags.values(NUMBER_FORMAT, 1)[0] != 1:  # signed, or floating point
         bit_depth = max(bit_depth, 32)
-    orientation = tags.value(ORIENTATION, 1)
+    orientation = tags.values(ORIENTATION, 1)[0]
     if not 1 <= orientation <= 8:
         orientation = 1
-    height = tags.value(HEIGHT, 0)
-    width = tags.value(WIDTH, 0)
+    height = tags.values(HEIGHT, 0)[0]
+    width = tags.values(WIDTH, 0)[0]
     return ImageHeader("tiff", height, width, channels, bit_depth, orientation, 1 + tags.more)
 
 
 READERS = {
+    b"\xff\xd8\xff": _jpeg,
     b"\x89PNG\r\n\x1a\n": _png,
     b"GIF87a": _gif,
     b"GIF89a": _gif,
@@ -292,7 +291,7 @@ READERS = {
 
 def white_is_zero(data: Any) -> bool:
     """Return whether a TIFF counts gray from white, so that its pixels must be inverted."""
-    return _tags(memoryview(data).cast("B")).value(PHOTOMETRIC, 2) == 0
+    return _tags(memoryview(data).cast("B")).values(PHOTOMETRIC, 2)[0] == 0
 
 
 def plain_tiff(data: Any) -> bytearray:

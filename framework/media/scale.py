@@ -1,13 +1,23 @@
-"""Scales pixels by one filter, for reading and packing alike; boxes and points follow.
+"""Cuts and scales pixels by one filter, for reading and packing alike; boxes and points follow.
 
 Shrinking is antialiased by a triangle filter over the source pixels under each result, like
 bilinear resizing in Pillow and torchvision (within 1 level). Growing is linear. The filter is
 ``native/scale.c``, which takes a slice of images at once and holds Python's lock for none. Without
 a compiler, it is torch's and OpenCV's.
+
+Slices of JPEGs are decoded in C, too. Beside a GPU, a thread that holds Python's lock stops the
+thread that launches the step's kernels. What C does not read is left to ``decode.window_pixels``. C
+calls libjpeg-turbo's own interface (TurboJPEG 3), which comes with the package ``turbojpeg`` (the
+extra ``turbo``) or the system.
 """
 
 import ctypes
+import importlib.util
+import threading
 from collections.abc import Sequence
+from ctypes.util import find_library
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -18,6 +28,7 @@ from torch.nn.functional import interpolate
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
 from framework.contracts.records import IGNORE, Placed
+from framework.media.header import MAX_PIXELS
 from framework.system.native import find
 
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
@@ -26,6 +37,18 @@ SCALING = ctypes.c_int64 * 4  # native/scale.h
 JOB, LAYOUT = ctypes.c_int64 * 10, ctypes.c_int64 * 5  # native/images.c
 BYTES = ctypes.c_char * 0
 IS_PORTABLE = False  # tests do without AVX2, which gives the same bits
+# Columns of a slice of files, int64 [n, 18], which C reads and writes: ``Image`` of
+# ``native/images.c``. One table, because it takes Python a while to make an array.
+STORED = slice(2, 6)  # height, width, channels and orientation
+SIZES = slice(6, 8)  # height and width of the upright image, unless it is left
+LEFT = 8  # whether Python must read it
+NANOSECONDS = 9  # what it took
+DECOMPRESS = 1  # turbojpeg.h
+# In the order in which native/images.c has them.
+FUNCTIONS = (
+    *("tj3Init", "tj3Get", "tj3DecompressHeader", "tj3SetScalingFactor"),
+    *("tj3SetCroppingRegion", "tj3Decompress8", "tj3Destroy"),
+)
 
 
 def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarray:
@@ -94,26 +117,28 @@ def scale_windows(
     first = images[0]
     strides = [first.strides[axis] for axis in layout]
     others = images if type(images) is list else ()
-    if any(image.strides != first.strides for image in others) or not _is_plain(strides, 3):
+    if any(image.strides != first.strides for image in others) or (
+        strides[1] != 1 and strides[1:] != [3, 1]
+    ):
         images = [np.ascontiguousarray(image) for image in images]
         strides = [images[0].strides[axis] for axis in layout]
     jobs = np.empty((len(windows), 10), np.int64)
     jobs[:, 0] = _addresses(images)
     jobs[:, 1:6] = windows
-    place_results(results, False, jobs[:, 6:9])
+    _place_results(results, False, jobs[:, 6:9])
     shared = LAYOUT(first.shape[layout[0]], first.shape[layout[1]], *strides)
-    if scale_jobs(buffer_of(jobs), len(windows), shared, scaling(results, how, False)):
+    if scale_jobs(_buffer_of(jobs), len(windows), shared, _scaling(results, how, False)):
         return None
     return jobs[:, 9] * 1e-9
 
 
-def scaling(results: Any, how: int, interleaved: bool) -> Any:
+def _scaling(results: Any, how: int, interleaved: bool) -> Any:
     """Return how C scales, for results [C, h, w] or [h, w, C]."""
     channels = results[0].shape[2 if interleaved else 0]
     return SCALING(channels, how, interleaved, IS_PORTABLE)
 
 
-def place_results(results: Any, interleaved: bool, columns: np.ndarray) -> None:
+def _place_results(results: Any, interleaved: bool, columns: np.ndarray) -> None:
     """Write the address, the height and the width of each result to int64 [n, 3]."""
     axes = slice(0, 2) if interleaved else slice(1, 3)
     columns[:, 0] = _addresses(results)
@@ -123,7 +148,7 @@ def place_results(results: Any, interleaved: bool, columns: np.ndarray) -> None:
         columns[:, 1:] = [image.shape[axes] for image in results]
 
 
-def buffer_of(array: Any) -> Any:
+def _buffer_of(array: Any) -> Any:
     """Return the memory of a contiguous array for a call, four times as fast as ``ctypes.data``."""
     return BYTES.from_buffer(array)
 
@@ -132,14 +157,9 @@ def _addresses(arrays: Any) -> Any:
     if isinstance(arrays, Placed):
         return arrays.addresses
     if isinstance(arrays, np.ndarray):
-        address = ctypes.addressof(buffer_of(arrays))
+        address = ctypes.addressof(_buffer_of(arrays))
         return np.arange(address, address + len(arrays) * arrays.strides[0], arrays.strides[0])
     return [array.ctypes.data for array in arrays]
-
-
-def _is_plain(strides: Sequence[int], channels: int) -> bool:
-    # The channels of a pixel, or the pixels of a row, are neighbors.
-    return strides[1] == 1 or tuple(strides[1:]) == (channels, 1)
 
 
 def _scaled_in_c(
@@ -148,13 +168,14 @@ def _scaled_in_c(
     scale_jobs = find("paceline_scale_windows")
     if scale_jobs is None or pixels.shape[2] not in (1, 3):
         return False
-    if not _is_plain(pixels.strides, pixels.shape[2]):
+    # The channels of a pixel, or the pixels of a row, have to be neighbors.
+    if pixels.strides[1] != 1 and pixels.strides[1:] != (pixels.shape[2], 1):
         pixels = np.ascontiguousarray(pixels)
     height, width = pixels.shape[:2]
     out_size = out.shape[:2] if interleaved else out.shape[1:]
     job = JOB(pixels.ctypes.data, 0, 0, height, width, flip, out.ctypes.data, *out_size)
     layout = LAYOUT(height, width, *pixels.strides)
-    return not scale_jobs(job, 1, layout, scaling([out], how, interleaved))
+    return not scale_jobs(job, 1, layout, _scaling([out], how, interleaved))
 
 
 def _scaled(image: np.ndarray, size: tuple[int, ...], antialias: bool) -> np.ndarray:
@@ -169,6 +190,88 @@ def _scaled(image: np.ndarray, size: tuple[int, ...], antialias: bool) -> np.nda
         return scaled.permute(1, 2, 0).numpy()
     scaled = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
     return scaled.reshape(*size, image.shape[2])
+
+
+def read_headers(files: Sequence[Any], most_channels: int = 255) -> np.ndarray:
+    """Return a table of image files, with the headers of JPEGs; others are left to Python."""
+    table = np.zeros((len(files), 18), np.int64)
+    if isinstance(files, Placed):
+        table[:, 0], table[:, 1] = files.addresses, files.lengths
+    else:
+        arrays = [np.frombuffer(file, np.uint8) for file in files]
+        table[:, :2] = [(array.ctypes.data, array.nbytes) for array in arrays]
+    read = find("paceline_image_headers")
+    if read is None or turbojpeg() is None:
+        table[:, LEFT] = 1
+    else:
+        read(_buffer_of(table), len(files), MAX_PIXELS, most_channels)
+    return table
+
+
+def decode_windows(
+    table: np.ndarray, windows: np.ndarray, antialias: bool, results: Any, interleaved: bool
+) -> list[int]:
+    """Decode, cut and scale a slice of files, as ``window_pixels`` and ``scale_into`` do.
+
+    ``table`` is that of the files, which must stay in memory, ``windows`` are int64 [n, 5], and
+    ``results`` [C, h, w] or, if ``interleaved``, [h, w, C], stacked or in a list. Return the places
+    that are ``LEFT``: C has failed, or a window is not in its image.
+    """
+    decode = find("paceline_decode_jpegs")
+    if not len(table) or decode is None or turbojpeg() is None:
+        return list(range(len(table)))
+    table[:, 10:15] = windows
+    _place_results(results, interleaved, table[:, 15:])
+    try:
+        own = _threads.decompressor
+    except AttributeError:  # the first JPEG of this thread
+        own = _threads.decompressor = _Decompressor()
+    how = ANTIALIASED if antialias else LINEAR
+    num_left = decode(
+        own.functions,
+        ctypes.byref(own.handle),
+        _buffer_of(table),
+        len(table),
+        _scaling(results, how, interleaved),
+    )
+    return np.flatnonzero(table[:, LEFT]).tolist() if num_left else []
+
+
+@cache
+def turbojpeg() -> Any | None:
+    """Return the library, or None."""
+    names: list[str] = []
+    spec = importlib.util.find_spec("turbojpeg")
+    if spec is not None and spec.origin is not None:
+        for pattern in ("turbojpeg.libs/libturbojpeg*", ".dylibs/libturbojpeg*"):
+            names += sorted(map(str, Path(spec.origin).parent.glob(pattern)))
+    for name in (*names, ""):
+        try:  # the system's comes last, for which gcc and ld are started
+            library = ctypes.CDLL(name or find_library("turbojpeg") or "libturbojpeg.so")
+            library.tj3Init.restype = ctypes.c_void_p
+            library.tj3Destroy.argtypes = (ctypes.c_void_p,)
+            for function in FUNCTIONS:
+                getattr(library, function)
+        except (OSError, AttributeError):  # missing, or older than 3.0
+            continue
+        return library
+    return None
+
+
+class _Decompressor:
+    """A decompressor of the library, and its functions. Each thread has its own."""
+
+    def __init__(self) -> None:
+        self._library: Any = turbojpeg()
+        self.handle = ctypes.c_void_p(self._library.tj3Init(DECOMPRESS))  # C may replace it
+        own = [ctypes.cast(getattr(self._library, name), ctypes.c_void_p) for name in FUNCTIONS]
+        self.functions = (ctypes.c_void_p * len(own))(*(function.value for function in own))
+
+    def __del__(self) -> None:
+        self._library.tj3Destroy(self.handle)
+
+
+_threads = threading.local()
 
 
 def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:

@@ -25,16 +25,8 @@ from framework.contracts.records import (
     range_files_of,
 )
 from framework.errors import ConfigError, DataError
-from framework.media.decode import (
-    MAX_PIXELS,
-    PALETTE,
-    BadLabels,
-    decode_labels,
-    encode_png,
-    image_size,
-    labels_header,
-)
-from framework.media.header import BadImage
+from framework.media.decode import PALETTE, BadLabels, decode_labels, encode_png, labels_header
+from framework.media.header import MAX_PIXELS, BadImage, read_header
 from framework.order.batches import spread
 from framework.store.file_store import fits_kind
 from framework.store.foreign import RAGGED, TakesKinds, check_present, checked_kinds
@@ -282,7 +274,7 @@ def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
 def _size(value: Any, field: Field) -> str:
     """Return the size of an image, for messages."""
     if not isinstance(value, np.ndarray):
-        size = image_size(value)
+        size = read_header(value).size
     else:
         size = value.shape[:2] if field.interleaved else value.shape[1:]
     return f"{size[0]} x {size[1]}"

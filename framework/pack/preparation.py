@@ -17,11 +17,11 @@ from torch.nn.functional import interpolate
 from framework.contracts.records import Chunk, Field, RecordInput, Records
 from framework.errors import ConfigError, DataError
 from framework.media import decode as decoding
-from framework.media import video_file
-from framework.media.decode import LARGEST, MAX_PIXELS, accepted_header, convert
-from framework.media.header import BadImage
+from framework.media import sound_video
+from framework.media.decode import LARGEST, accepted_header, convert
+from framework.media.header import MAX_PIXELS, BadImage
 from framework.media.scale import moved_boxes, moved_points, scale, scale_labels
-from framework.media.sound_file import BadSound, checked_header, resampled
+from framework.media.sound_video import BadSound, checked_header, resampled
 from framework.pack.jobs import item_error
 from framework.transform.resize import centered
 
@@ -303,7 +303,7 @@ class Preparation:
                     if target.kind == "labels":
                         decoding.decode_labels(data, self.max_pixels)
                         continue
-                    decoding.decode_shrunk(data, target.shape[0] or 3, (1, 1), self.max_pixels)
+                    decoding.decode(data, target.shape[0] or 3, self.max_pixels, (1, 1))
                     if name in settled.sampled:
                         decoding.refuse_colors(data, key, self.max_pixels)
                 except BadImage as error:
@@ -362,7 +362,7 @@ class Preparation:
         wanted = self.scaled_size(header.size)
         _, _, window_height, window_width = self._window(header.size)
         least = -(-height * wanted[0] // window_height), -(-width * wanted[1] // window_width)
-        return decoding.decode_shrunk(data, channels, least, self.max_pixels), header.size
+        return decoding.decode(data, channels, self.max_pixels, least), header.size
 
     def _window(self, size: tuple[int, ...]) -> tuple[int, int, int, int]:
         """Return (top, left, height, width) of what is kept of an image of this size."""
@@ -526,7 +526,7 @@ class VideoFrames:
             if total > MOST_BYTES:
                 why = "its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size"
                 raise _bad_video(key, name, why)
-        return video_file.joined_files(parts) if are_files else b"".join(parts)
+        return sound_video.joined_files(parts) if are_files else b"".join(parts)
 
     def _frames(self, data: Any, key: str, name: str) -> Iterator[np.ndarray]:
         """Yield the prepared frames: uint8 [H, W, C]. DataError D260."""
@@ -534,24 +534,24 @@ class VideoFrames:
         max_pixels = self.images.max_pixels
         try:
             if not _are_frames(data, field):
-                frames: Any = video_file.video_frames(data, self.rate, max_pixels)
+                frames: Any = sound_video.video_frames(data, self.rate, max_pixels)
             elif self.rate is not None:
-                raise video_file.BadVideo("packed frames have no times: leave pack.frame_rate out")
+                raise sound_video.BadVideo("packed frames have no times: leave pack.frame_rate out")
             else:
-                frames = video_file.frames_of(data, field)
+                frames = sound_video.frames_of(data, field)
             for frame in frames:
                 pixels = frame
                 if not isinstance(frame, np.ndarray):
                     pixels = decoding.decode(frame, field.shape[3] or 3, max_pixels)
                 pixels = convert(pixels, channels)
                 yield self.images.scaled(pixels, pixels.shape[:2])
-        except (video_file.BadVideo, video_file.BadFrames, BadImage) as error:
+        except (sound_video.BadVideo, sound_video.BadFrames, BadImage) as error:
             raise _bad_video(key, name, error) from error
 
 
 def _are_frames(data: Any, field: Field) -> bool:
     """Return whether a value holds frames already, and is no video file."""
-    return None not in field.shape[1:] or video_file.holds_files(data)
+    return None not in field.shape[1:] or sound_video.holds_files(data)
 
 
 def _bad_video(key: str, name: str, why: object) -> DataError:

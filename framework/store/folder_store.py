@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, Records, RecordStore
 from framework.errors import DataError
-from framework.media.decode import BadImage, encode_png, image_suffix, shared_channels
-from framework.media.sound_file import SUFFIXES as SOUNDS
+from framework.media.decode import encode_png, image_suffix, shared_channels
+from framework.media.header import BadImage
+from framework.media.sound_video import SOUNDS
 from framework.store.files import Walked, read_files, sampled_digest, unreadable, walk
 from framework.store.foreign import refuse_other
 from framework.system.durable import sync, temporary_name
@@ -54,13 +55,8 @@ class FolderStore(RecordStore):
         self.files = [name for _, name in images]
         self.labels = torch.tensor([numbers[name] for name, _ in images])
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
-        try:
-            channels = shared_channels(len(images), lambda row: read_files([self.name(row)])[0])
-        except (BadImage, ValueError) as error:
-            what = f"not a readable image ({error})"
-            raise DataError(106, self.name(0), what, "correct or remove it") from error
-        fields = {"image": Field("uint8", (channels, None, None), "image")}
-        fields["label"] = Field("int64", ())
+        image = image_field(self.name(0), len(images), lambda row: read_files([self.name(row)])[0])
+        fields = {"image": image, "label": Field("int64", ())}
         digest = sampled_digest([self._root + name for name in self.files], self.files)
         self._manifest = Manifest(len(images), fields, classes, counts, source=path, digest=digest)
 
@@ -95,11 +91,22 @@ class FolderWriter:
     """A RecordWriter of image files, the reverse of packing: ``<class>/<record>.png``.
 
     Encoded images are written as they are, pixels as PNG. Files are named by number, because a key
-    need not be a file name.
+    need not be a file name. DataError D114 for fields that a folder of images cannot hold.
     """
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
-        _check_fields(path, fields)
+        image, label = fields.get("image"), fields.get("label")
+        what = ""
+        if image is None or label is None or len(fields) != 2:
+            what = f"a folder of images cannot hold {sorted(fields)}"
+        elif "labels" in (image.kind, label.kind):
+            what = "a folder of images cannot say that they are label maps"
+        elif label.shape or np.dtype(label.dtype).kind not in "biu":
+            what = f"label {label.dtype} {list(label.shape)} is not the number of a class"
+        elif image.channels is None and ((image.dtype, len(image.shape)) != ("uint16", 3)):
+            what = f"an image file cannot hold image {image.dtype} {list(image.shape)}"
+        if what:
+            raise DataError(114, path, what, "choose output=hdf5 or lmdb")
         self.path = Path(path)
         self._row = 0
         self._interleaved = fields["image"].interleaved
@@ -142,20 +149,24 @@ class FolderWriter:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _check_fields(path: str, fields: Mapping[str, Field]) -> None:
-    """Check that a folder of images can hold the fields. DataError D114."""
-    image, label = fields.get("image"), fields.get("label")
-    if image is None or label is None or len(fields) != 2:
-        what = f"a folder of images cannot hold {sorted(fields)}"
-    elif "labels" in (image.kind, label.kind):
-        what = "a folder of images cannot say that they are label maps"
-    elif label.shape or np.dtype(label.dtype).kind not in "biu":
-        what = f"label {label.dtype} {list(label.shape)} is not the number of a class"
-    elif image.channels is None and ((image.dtype, len(image.shape)) != ("uint16", 3)):
-        what = f"an image file cannot hold image {image.dtype} {list(image.shape)}"
-    else:
-        return
-    raise DataError(114, path, what, "choose output=hdf5 or lmdb")
+def image_field(
+    where: str,
+    count: int,
+    read: Callable[[int], Any],
+    is_map: bool = False,
+    fix: str = "correct or remove it",
+) -> Field:
+    """Return the field of ``count`` image files, as the first one and a sample of them tell.
+
+    DataError D106, which names ``where`` and ``fix``, if the first one cannot be read.
+    """
+    try:
+        channels = shared_channels(1 if is_map else count, read)
+    except (BadImage, ValueError) as error:
+        raise DataError(106, where, f"not a readable image ({error})", fix) from error
+    if is_map:
+        return Field("uint8", (1, None, None), "image", "labels")
+    return Field("uint8", (channels, None, None), "image")
 
 
 def is_class(name: str) -> bool:

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records, RecordStore
 from framework.errors import ConfigError, DataError, listed, words_of
-from framework.media.decode import BadImage, shared_channels
 from framework.store import column_files, foreign
 from framework.store.files import named_files, sampled_digest
+from framework.store.folder_store import image_field
 from framework.store.gather import merged, ragged_of, taken
 from framework.system.extras import needed
 
@@ -193,17 +193,11 @@ class ParquetStore(RecordStore):
             if array.dtype.name not in foreign.DTYPES:
                 raise self._not_held(column.name, array.dtype)
             return Field(array.dtype.name, array.shape[1:])
-        if name in self.label_maps:
-            return Field("uint8", (1, None, None), "image", "labels")
-        try:
-            count = int(self._files.firsts[self._first_group + 1])  # others would have to be read
-            channels = shared_channels(count, lambda row: self._first_value(name, row))
-            return Field("uint8", (channels, None, None), "image")
-        except (BadImage, ValueError) as error:
-            what = f"not a readable image ({error})"
-            fix = "correct or remove it; if the column does not hold images, add "
-            fix += f"'{self.group}.kinds={{{name}: bytes}}'"
-            raise DataError(106, f"{self.name(0)}: {column.name}", what, fix) from error
+        fix = "correct or remove it; if the column does not hold images, add "
+        fix += f"'{self.group}.kinds={{{name}: bytes}}'"
+        count = int(self._files.firsts[self._first_group + 1])  # others would have to be read
+        where, is_map = f"{self.name(0)}: {column.name}", name in self.label_maps
+        return image_field(where, count, lambda row: self._first_value(name, row), is_map, fix)
 
     def _first_value(self, name: str, index: int = 0) -> Any:
         """Return the bytes of one of the rows of the first group that has any."""

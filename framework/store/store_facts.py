@@ -24,7 +24,7 @@ from framework.errors import ConfigError, DataError
 from framework.measure.host import num_cores
 from framework.media.decode import decode
 from framework.media.header import BadImage, read_header
-from framework.media.video_file import BadFrames, frames_of
+from framework.media.sound_video import BadFrames, frames_of
 from framework.order.batches import spread
 
 SIZES = ("height", "width")

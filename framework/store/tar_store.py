@@ -1,13 +1,24 @@
 """WebDataset shards as a store: records are read at any place, through memory maps.
 
-A shard that is truncated while it is read may kill the process, as with any memory map.
+Members with one name, up to its first dot, are one record. Their places are read from the headers
+once and kept in an index: ``NAME.tar.paceline`` beside the shard, or a file in the user's cache
+folder. It belongs to a shard of one size and one time of its last change. It holds the CRC32 of
+every member's header, so that another shard is noticed when a record is read. Nothing is ever
+extracted. A shard that is truncated while it is read may kill the process, as with any memory map.
 """
 
+import hashlib
 import io
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
 from mmap import ACCESS_READ, mmap
-from typing import Any, final
+from pathlib import Path
+from typing import Any, NamedTuple, final
 from zlib import crc32
 
 import numpy as np
@@ -15,15 +26,22 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Manifest, Records, RecordStore
-from framework.errors import ConfigError, DataError, listed
-from framework.media.decode import BadImage, shared_channels
-from framework.store import foreign
-from framework.store.files import identify, named_files, sampled_digest, unreadable
-from framework.store.folder_store import SUFFIXES
-from framework.store.foreign import NPY, field_name, number_of, refuse_other
-from framework.store.gather import ask_pages, map_of, ragged_of, should_ask
-from framework.store.tar_shard import HEADER, INDEX_SUFFIX, Listed, is_text_suffix
+from framework.errors import ConfigError, DataError, ResourceError, listed
+from framework.store import files, foreign, gather
+from framework.store.folder_store import SUFFIXES, image_field
+from framework.system.durable import write_bytes
 
+INDEX_SUFFIX = ".paceline"  # behind the shard's name
+LONGEST_KEPT = 64  # bytes of a text member that the index keeps, so that labels cost no reading
+HEADER = tarfile.BLOCKSIZE  # bytes before a member's own
+MOST_HEADER_BYTES = 1 << 24  # of one name or list of pax headers; a hostile one asks for gigabytes
+TAIL_BYTES = 1 << 16  # behind the last member, of which only zeros may be there
+MAGIC = b"PLTARIX3"
+WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+RECORD = np.dtype([("key_bytes", "<i8"), ("members", "<i8")])
+MEMBER = np.dtype([("suffix", "<u4"), ("start", "<i8"), ("size", "<i8"), ("crc", "<u4")])
+# What tarfile raises for damaged files, and NumPy for damaged indexes.
+DAMAGE = (ValueError, ArithmeticError, LookupError, RecursionError, OSError, EOFError, MemoryError)
 MOST_MAPS = 256  # of one process: each holds a file descriptor, and 1,024 is the usual limit
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
 NONE, SEVERAL = -1, -2  # instead of a member's number
@@ -58,7 +76,7 @@ class TarStore(RecordStore):
         group: str = "data",
     ) -> None:
         if group == "data":
-            refuse_other(path, "tar")
+            foreign.refuse_other(path, "tar")
         self.path, self.classes, self.keep, self.group = path, classes, keep, group
         self.given_kinds = foreign.checked_kinds(kinds, group)
         self.label_maps = tuple(labels or ())
@@ -85,7 +103,20 @@ class TarStore(RecordStore):
         return {**self.__dict__, "_views": {}, "_heads": {}}
 
     def described(self) -> Manifest:
-        fields = {name: self._field(name) for name in self.sources}
+        fields: dict[str, Field] = {}
+        for name in self.sources:
+            if name == LABEL and self.labels is not None:
+                continue
+            self.check_members(name)
+            value = self.value(name, 0)  # the first record decides
+            if name in self.kinds:
+                fields[name] = foreign.field_of_kind(value, self.kinds[name])
+            elif isinstance(value, np.ndarray):
+                fields[name] = Field(value.dtype.name, value.shape)
+            else:
+                where, is_map = f"{self.name(0)}: {name}", name in self.label_maps
+                read = partial(self.member_bytes, name)
+                fields[name] = image_field(where, len(self), read, is_map)
         counts: list[int] = []
         classes = self.class_names
         if self.labels is not None:
@@ -97,42 +128,18 @@ class TarStore(RecordStore):
             raise DataError(167, self.path, "no member is an image or a label", fix)
         foreign.check_present(self.given_kinds, fields, self.group)
         foreign.check_label_maps(self.label_maps, fields, self.group)
-        digest = sampled_digest(self.listed.shards)
+        digest = files.sampled_digest(self.listed.shards)
         return Manifest(len(self), fields, classes, counts, source=self.source, digest=digest)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Say which index cannot be kept."""
-        unkept = self.listed.unkept[:1]
-        what = "cannot be written, neither beside the shard nor in the cache folder"
-        return tuple(
-            f"the index of {shard} {what}; every start reads all headers again" for shard in unkept
-        )
-
-    def _field(self, name: str) -> Field:
-        """Return a field as its first record has it."""
-        if name == LABEL and self.labels is not None:
-            return Field("int64", ())
-        self.check_members(name)
-        value = self.value(name, 0)
-        if name in self.kinds:
-            return foreign.field_of_kind(value, self.kinds[name])
-        if isinstance(value, np.ndarray):
-            return Field(value.dtype.name, value.shape)
-        is_map = name in self.label_maps
-        count = 1 if is_map else len(self)
-        try:
-            channels = shared_channels(count, lambda row: self.member_bytes(name, row))
-        except (BadImage, ValueError) as error:
-            what = f"not a readable image ({error})"
-            where = f"{self.name(0)}: {name}"
-            raise DataError(106, where, what, "correct or remove it") from error
-        if is_map:
-            return Field("uint8", (1, None, None), "image", "labels")
-        return Field("uint8", (channels, None, None), "image")
+        why = "cannot be written, neither beside the shard nor in the cache folder"
+        why += "; every start reads all headers again"
+        return tuple(f"the index of {shard} {why}" for shard in self.listed.unkept[:1])
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        if should_ask():
+        if gather.should_ask():
             self._ask(indices)
         records: Records = {}
         for name, field in self.manifest.fields.items():
@@ -142,19 +149,20 @@ class TarStore(RecordStore):
             parts = self._parts(name, indices)
             if field.encoding == "image":
                 records[name] = parts
-            elif field.kind in foreign.OF_STRINGS:
-                records[name] = ragged_of([np.frombuffer(part, np.uint8) for part in parts], field)
-            else:
+                continue
+            arrays = [np.frombuffer(part, np.uint8) for part in parts]
+            if field.kind not in foreign.OF_STRINGS:
                 arrays = self._arrays(name, field, parts, indices.tolist())
+            if field.encoding == "ragged":
+                records[name] = gather.ragged_of(arrays, field)
+            elif name in views:
                 records[name] = arrays
-                if name not in views and field.encoding == "ragged":
-                    records[name] = ragged_of(arrays, field)
-                elif name not in views:
-                    shape = [size or 0 for size in field.shape]
-                    out = np.empty((len(arrays), *shape), field.dtype)
-                    for place, array in enumerate(arrays):
-                        out[place] = array
-                    records[name] = torch.from_numpy(out)
+            else:
+                shape = [size or 0 for size in field.shape]
+                out = np.empty((len(arrays), *shape), field.dtype)
+                for place, array in enumerate(arrays):
+                    out[place] = array
+                records[name] = torch.from_numpy(out)
         return records
 
     def _parts(self, name: str, indices: Tensor) -> list[Any]:
@@ -182,7 +190,7 @@ class TarStore(RecordStore):
         A map lives until nobody holds a part of it.
         """
         shard, identity = self.listed.shards[number], self.listed.identities[number]
-        identify(shard, identity)
+        files.identify(shard, identity)
         view = self._views.get(shard)
         if view is not None:
             return view
@@ -190,8 +198,8 @@ class TarStore(RecordStore):
             with open(shard, "rb") as file:
                 view = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
         except (OSError, ValueError) as error:
-            raise unreadable(shard, error) from error
-        identify(shard, identity)  # it may be replaced meanwhile
+            raise files.unreadable(shard, error) from error
+        files.identify(shard, identity)  # it may be replaced meanwhile
         for old in list(self._views)[: 1 - MOST_MAPS]:
             self._views.pop(old, None)
         self._views[shard] = view
@@ -204,11 +212,11 @@ class TarStore(RecordStore):
         shards = listed.shard_numbers[places]
         names = [name for name in self.sources if name != LABEL or self.labels is None]
         for number in np.unique(shards).tolist():
-            shard = map_of(np.frombuffer(self._view(number), np.uint8))
+            shard = gather.map_of(np.frombuffer(self._view(number), np.uint8))
             for name in names:
                 members = self.members[name][places[shards == number]]
                 starts = torch.from_numpy(listed.starts[members] - HEADER)
-                ask_pages(shard, starts, torch.from_numpy(listed.sizes[members] + HEADER))
+                gather.ask_pages(shard, starts, torch.from_numpy(listed.sizes[members] + HEADER))
 
     def _arrays(
         self, name: str, field: Field, parts: Sequence[Any], indices: list[int]
@@ -227,13 +235,11 @@ class TarStore(RecordStore):
             else:
                 data = bytes(part)
                 array = self.parsed(data, name, index)
-                if data.startswith(NPY) and header is None and name not in self.kinds:
+                if data.startswith(foreign.NPY) and header is None and name not in self.kinds:
                     header = foreign.read_npy_header(io.BytesIO(data), len(data), self.name(index))
                     self._heads[name] = data[: header.start], header
-            if (array.dtype.name, array.shape[is_ragged:]) != (
-                field.dtype,
-                field.shape[is_ragged:],
-            ):
+            has_shape = array.shape[is_ragged:] == field.shape[is_ragged:]
+            if not has_shape or array.dtype.name != field.dtype:
                 what = f"is {array.dtype} {array.shape}, but the first record has "
                 what += f"{field.dtype} {tuple(field.shape)}"
                 fix = "give every record the same shape and type"
@@ -244,9 +250,9 @@ class TarStore(RecordStore):
         return arrays
 
     @cached_property
-    def listed(self) -> Listed:
+    def listed(self) -> "Listed":
         """The records of all shards. DataError D101, D110, and those of a bad shard."""
-        records = Listed(named_files(self.path, (".tar",)), self.keep)
+        records = Listed(files.named_files(self.path, (".tar",)), self.keep)
         if not len(records):
             raise DataError(110, self.path, "no file inside", "give .tar files that hold images")
         return records
@@ -273,7 +279,9 @@ class TarStore(RecordStore):
             fields = {"image": f'"{";".join(images)}"'} if images else {}
             for suffix in sorted(suffixes - set(images)):
                 stem, _, last = suffix.rpartition(".")
-                fields[field_name(stem or (LABEL if last == "cls" else last), fields)] = suffix
+                fields[foreign.field_name(stem or (LABEL if last == "cls" else last), fields)] = (
+                    suffix
+                )
             chosen = [f"{field}: {suffix}" for field, suffix in fields.items()]
             what = f"there are members .{', .'.join(others[:5])} too (a key ends at the first dot)"
             fix = f"say what is wanted, as in '{self.group}.fields={{{listed(chosen)}}}'"
@@ -300,6 +308,11 @@ class TarStore(RecordStore):
             members[field][np.bincount(owners, minlength=len(records)) > 1] = SEVERAL
         return members
 
+    def check_members(self, field: str) -> None:
+        """Check that each record has one member for a field. DataError D163, D167."""
+        for index in np.flatnonzero(self.members[field] < 0)[:1].tolist():
+            self.member(field, index)
+
     def member(self, field: str, index: int) -> int:
         """Return the number of the member of a record. DataError D163 or D167 if it has not one."""
         number = int(self.members[field][index])
@@ -310,20 +323,15 @@ class TarStore(RecordStore):
             raise DataError(163 if number == SEVERAL else 167, self.name(index), what, fix)
         return number
 
-    def check_members(self, field: str) -> None:
-        """Check that each record has one member for a field. DataError D163, D167."""
-        for index in np.flatnonzero(self.members[field] < 0)[:1].tolist():
-            self.member(field, index)
-
     @cached_property
     def labels(self) -> tuple[np.ndarray, list[str]] | None:
         """The labels (int64) and the classes; None if no member and no pattern gives labels."""
         classes, path, group = self.classes, self.path, self.group
         if self.pattern is not None:
-            names: list[str] = []
-            for index in range(len(self)):
-                key, where = self.listed.key(index), self.name(index)
-                names.append(foreign.class_in(key, self.pattern, where, group))
+            names = [
+                foreign.class_in(self.key(index), self.pattern, self.name(index), group)
+                for index in range(len(self))
+            ]
             numbers, classes = foreign.number_classes(names, classes, path, group)
         elif self._has_label_texts:
             self.check_members(LABEL)
@@ -354,7 +362,10 @@ class TarStore(RecordStore):
                 continue
             if suffix == "txt":
                 first = np.flatnonzero(self.members[field] >= 0)[:1].tolist()
-                if any(_number_in(self.member_bytes(field, index)) is not None for index in first):
+                texts = [self.member_bytes(field, index) for index in first]
+                if any(
+                    foreign.number_of(text.decode(errors="replace")) is not None for text in texts
+                ):
                     continue
             kinds[field] = "text" if suffix in ("txt", "json") else "bytes"
         return {**kinds, **self.given_kinds}
@@ -376,7 +387,7 @@ class TarStore(RecordStore):
     def value(self, field: str, index: int) -> Any:
         """Return an image file's bytes, an array (of no dimension for a number) or a string.
 
-        DataError D112, D162 or D167 for what it is not, and those of ``read``.
+        DataError as of ``parsed`` and ``read``.
         """
         return self.parsed(self.member_bytes(field, index), field, index)
 
@@ -391,7 +402,7 @@ class TarStore(RecordStore):
         suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
         value = foreign.value_of(data, f".{suffix}", self.name(index))
         if is_text_suffix(suffix):
-            value = _number_in(data)
+            value = foreign.number_of(data.decode(errors="replace"))
             if value is None:
                 what = f"{data[:40]!r} is not a number that a store can hold"
                 fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
@@ -399,10 +410,7 @@ class TarStore(RecordStore):
         return foreign.of_kind(value, kind, where, self.group) if kind else value
 
     def member_bytes(self, field: str, index: int) -> bytes:
-        """Return the bytes of a record's member for a field.
-
-        DataError D101, D117, and D163 or D167 if the record has not one such member.
-        """
+        """Return a record's member for a field. DataError D101, D117, D163, D167."""
         kept = self.listed.kept_texts(np.array([self.member(field, index)]))[0]
         return bytes(self._parts(field, torch.tensor([index]))[0]) if kept is None else kept
 
@@ -418,11 +426,224 @@ class TarStore(RecordStore):
     def check(self) -> None:
         for shard, identity in zip(self.listed.shards, self.listed.identities, strict=True):
             if shard in self._views:
-                identify(shard, identity)
+                files.identify(shard, identity)
 
     def close(self) -> None:
         self._views = {}
 
 
-def _number_in(data: bytes) -> np.ndarray | None:
-    return number_of(data.decode(errors="replace").strip())
+class ShardIndex(NamedTuple):
+    """The records of a shard in the order of their first members, and the places of all members.
+
+    A suffix is what stands behind the first dot of a member's name, a key what stands before it.
+    """
+
+    suffixes: list[str]
+    keys: bytes  # one after another
+    records: np.ndarray  # ``RECORD``: the bytes of each key, and the number of members
+    members: np.ndarray  # ``MEMBER``: number of the suffix, first byte, bytes, CRC32 of ``HEADER``
+    texts: bytes  # short texts, one after another
+    left_out: int  # members that belong to no record
+
+
+def is_text_suffix(suffix: str) -> bool:
+    """Return whether a member with this suffix is a text, such as ``cls`` and ``score.txt``."""
+    return suffix.lower().rpartition(".")[2] in ("cls", "txt")
+
+
+def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, files.Identity, bool]:
+    """Return the index of a shard, the shard's identity, and whether the index is a file.
+
+    If there is none, ``keep`` says whether to write it. DataError D101 if the shard cannot be
+    read, D117 if it changes meanwhile, D163 for a member that is there twice, D165 for one that
+    leads out, D166 for a damaged or compressed file.
+    """
+    identity = files.identify(shard)
+    places = index_places(shard)
+    for place in places:
+        index = _read_index(place, identity)
+        if index is not None:
+            return index, identity, True
+    index = list_shard(shard)
+    files.identify(shard, identity)
+    head = {"identity": identity[1:], "left_out": index.left_out, "suffixes": index.suffixes}
+    file = io.BytesIO()
+    for data in (json.dumps(head).encode(), index.keys, index.texts):
+        np.save(file, np.frombuffer(data, np.uint8))
+    np.save(file, index.records)
+    np.save(file, index.members)
+    content = MAGIC + crc32(file.getbuffer()).to_bytes(4, "little") + file.getvalue()
+    for place in places if keep else ():
+        folder = os.path.dirname(place) or "."
+        with suppress(ResourceError, OSError):
+            # A folder that nobody may write to stays as it is, even if this is root.
+            if not os.path.isdir(folder) or os.stat(folder).st_mode & WRITE_BITS:
+                write_bytes(Path(place), content)
+                return index, identity, True
+    return index, identity, False
+
+
+def index_places(shard: str) -> list[str]:
+    """Return where the index may be: beside the shard, or in the user's cache folder."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(shard))).hexdigest()[:32]
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [shard + INDEX_SUFFIX, os.path.join(folder, "paceline", "tar", name + INDEX_SUFFIX)]
+
+
+def list_shard(shard: str) -> ShardIndex:
+    """Read all headers of a shard. DataError D101, D163, D165, D166 as in ``shard_index``."""
+    # By key and by suffix in lower case: suffix, first byte, size, CRC32, text.
+    records: dict[str, dict[str, tuple[str, int, int, int, bytes]]] = {}
+    left_out = 0
+    try:
+        with _Headers(shard) as file:
+            for name, start, size, is_file in _members(file):
+                if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+                    what = f"member {name!r} leads out of the archive"
+                    raise DataError(165, shard, what, "do not trust this file")
+                folder, slash, last = name.rpartition("/")
+                stem, dot, suffix = last.partition(".")
+                if not stem or not dot or not is_file:
+                    left_out += 1
+                    continue
+                members = records.setdefault(f"{folder}{slash}{stem}", {})
+                if suffix.lower() in members:
+                    what = f"has the member {name!r} twice"
+                    raise DataError(163, shard, what, "keep one of them")
+                count = HEADER
+                if is_text_suffix(suffix) and size <= LONGEST_KEPT:
+                    count += size
+                data = os.pread(file.fileno(), count, start - HEADER)
+                members[suffix.lower()] = (suffix, start, size, crc32(data[:HEADER]), data[HEADER:])
+    except PermissionError as error:
+        raise files.unreadable(shard, error) from error
+    except (tarfile.TarError, *DAMAGE) as error:
+        what = f"not a whole, uncompressed .tar file ({error})"
+        fix = "get it again, or unpack it to .tar: gzip -dk, bzip2 -dk, xz -dk or zstd -d"
+        raise DataError(166, shard, what, fix) from error
+    places = [member for members in records.values() for member in members.values()]
+    suffixes = list(dict.fromkeys(place[0] for place in places))
+    numbers = {suffix: number for number, suffix in enumerate(suffixes)}
+    keys = [key.encode("utf-8", "surrogateescape") for key in records]
+    sizes = [(len(key), len(own)) for key, own in zip(keys, records.values(), strict=True)]
+    return ShardIndex(
+        suffixes,
+        b"".join(keys),
+        np.array(sizes, RECORD),
+        np.array([(numbers[place[0]], *place[1:4]) for place in places], MEMBER),
+        b"".join(place[4] for place in places),
+        left_out,
+    )
+
+
+class _Headers(io.FileIO):
+    """A file of headers, which may ask for more than the memory."""
+
+    def read(self, size: int | None = -1) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if size is None or not 0 <= size <= MOST_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size)
+
+
+def _members(file: io.FileIO) -> Iterator[tuple[str, int, int, bool]]:
+    """Yield the name, first byte and size of each member, and whether it is a plain file."""
+    num_bytes = os.fstat(file.fileno()).st_size
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        last = -1
+        while (entry := archive.next()) is not None:
+            goes_back = entry.offset <= last or entry.size < 0
+            is_file = entry.isreg() and not entry.issparse()
+            if goes_back or (is_file and entry.offset_data + entry.size > num_bytes):
+                raise tarfile.ReadError(f"truncated or damaged at {entry.name!r}")
+            last = entry.offset
+            archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # or it would keep millions
+            if not entry.isdir():
+                yield entry.name, entry.offset_data, entry.size, is_file
+        # tarfile takes a damaged header for the end of the archive.
+        tail = os.pread(file.fileno(), TAIL_BYTES, archive.offset)
+        if len(tail) < HEADER or tail.strip(b"\0"):
+            raise tarfile.ReadError(f"damaged at byte {archive.offset}, or its end mark is missing")
+
+
+def _read_index(place: str, identity: files.Identity) -> ShardIndex | None:
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for a writer
+        with os.fdopen(os.open(place, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            # Every member takes more bytes in a shard than in its index.
+            if not stat.S_ISREG(status.st_mode) or status.st_size > identity[1] + (1 << 16):
+                return None
+            magic, crc, data = file.read(8), file.read(4), file.read()
+        if magic != MAGIC or crc32(data) != int.from_bytes(crc, "little"):
+            return None
+        arrays = io.BytesIO(data)
+        text, keys, texts, records, members = (np.load(arrays) for _ in range(5))
+        head = json.loads(text.tobytes())
+        if tuple(head["identity"]) != identity[1:]:
+            return None
+        columns = (keys.tobytes(), records, members, texts.tobytes())
+        return ShardIndex(head["suffixes"], *columns, head["left_out"])
+    except (*DAMAGE, TypeError):
+        return None
+
+
+@final
+class Listed:
+    """The records of several shards, as arrays.
+
+    Attributes:
+        unkept: The shards whose index could not be written.
+        firsts: The number of each record's first member, and of all members: int64 [records + 1].
+        shard_numbers: The number of each record's shard.
+        kinds: The number of each member's suffix.
+        starts, sizes, crcs: Of each member, as in ``ShardIndex``.
+    """
+
+    def __init__(self, shards: Sequence[str], keep: bool) -> None:
+        self.shards = list(shards)
+        parts = [shard_index(shard, keep) for shard in shards]
+        indexes = [part[0] for part in parts]
+        self.identities = [part[1] for part in parts]
+        self.unkept = [shard for shard, part in zip(shards, parts, strict=True) if not part[2]]
+        self.suffixes = list(dict.fromkeys(name for index in indexes for name in index.suffixes))
+        numbers = {suffix: number for number, suffix in enumerate(self.suffixes)}
+        kinds: list[np.ndarray] = []
+        for index in indexes:
+            table = np.array([numbers[name] for name in index.suffixes], np.int64)
+            kinds.append(table[index.members["suffix"]])
+        self.kinds = np.concatenate(kinds)
+        members = np.concatenate([index.members for index in indexes])
+        names = ("start", "size", "crc")
+        self.starts, self.sizes, self.crcs = (np.ascontiguousarray(members[name]) for name in names)
+        self.left_out = sum(index.left_out for index in indexes)
+        is_text = np.array([is_text_suffix(suffix) for suffix in self.suffixes], bool)
+        self._is_kept = is_text[self.kinds] & (self.sizes <= LONGEST_KEPT)
+        self._texts = b"".join(index.texts for index in indexes)
+        self._text_ends = np.cumsum(np.where(self._is_kept, self.sizes, 0))
+        records = np.concatenate([index.records for index in indexes])
+        self._keys = b"".join(index.keys for index in indexes)
+        self._key_ends = np.cumsum(np.append(0, records["key_bytes"]))
+        self.firsts = np.cumsum(np.append(0, records["members"]))
+        counts = [len(index.records) for index in indexes]
+        self.shard_numbers = np.repeat(np.arange(len(counts)), counts)
+
+    def __len__(self) -> int:
+        return len(self.shard_numbers)
+
+    def shard_of(self, index: int) -> str:
+        """Return the path of a record's shard."""
+        return self.shards[self.shard_numbers[index]]
+
+    def key(self, index: int) -> str:
+        """Return the common name of a record's members."""
+        start, end = self._key_ends[index : index + 2]
+        return self._keys[start:end].decode("utf-8", "surrogateescape")
+
+    def kept_texts(self, members: np.ndarray) -> list[bytes | None]:
+        """Return the bytes of members that the index keeps; None for others."""
+        ends = self._text_ends[members]
+        columns = (self._is_kept[members], ends - self.sizes[members], ends)
+        return [
+            self._texts[start:end] if is_kept else None
+            for is_kept, start, end in zip(*(c.tolist() for c in columns), strict=True)
+        ]

@@ -16,8 +16,7 @@ from framework.data.requests import Request
 from framework.errors import ConfigError, DataError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
-from framework.media.sound_file import read_sound
-from framework.media.video_file import joined_files
+from framework.media.sound_video import joined_files, read_sound
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
 from framework.pack.preparation import Preparation

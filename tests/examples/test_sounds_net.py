@@ -7,7 +7,7 @@ from paceline_examples.short_sounds import RATE, short_sounds
 from paceline_examples.sounds_net import SoundsNet
 
 from framework.augment.spectrogram import Spectrogram
-from framework.media.sound_file import read_sound
+from framework.media.sound_video import read_sound
 from framework.objective.classify import Classify
 from tests.cli.command import EXAMPLES, paceline
 

@@ -29,7 +29,6 @@ from framework.media.decode import (
     decode,
     decode_deep,
     decode_labels,
-    decode_shrunk,
     window_pixels,
 )
 from framework.media.header import BadImage
@@ -135,7 +134,7 @@ def decoded(draw: random.Random) -> str:
 def _decoded(data: bytes, channels: int, where: float) -> str:
     calls: dict[str, Callable[[], np.ndarray]] = {
         "decode": lambda: decode(data, channels),
-        "decode_shrunk": lambda: decode_shrunk(data, channels, (4, 4)),
+        "decode_shrunk": lambda: decode(data, channels, least=(4, 4)),
         "decode_deep": lambda: decode_deep(data, channels),
         "decode_labels": lambda: decode_labels(data, deepest=16),
         "window_pixels": lambda: _window(data, channels, where),

@@ -15,19 +15,17 @@ from PIL import Image
 
 from framework.contracts.records import IGNORE
 from framework.media.decode import (
-    BadImage,
     BadLabels,
     colored,
     data_uri,
     decode,
     decode_deep,
     decode_labels,
-    decode_shrunk,
     encode_png,
-    image_size,
     label_colors,
     labels_header,
 )
+from framework.media.header import BadImage, read_header
 from tests.contract.cases import jpeg, pixels
 
 PICTURE = pixels(1, 20, 30)
@@ -54,7 +52,7 @@ def test_a_jpeg_whose_subsampling_is_rare_is_decoded():
     # one of the colors at full width, which TurboJPEG does not know
     data[data.index(b"\xff\xc0") + 17] = 0x21
     assert decode(data, 3).shape == (20, 30, 3)
-    assert decode_shrunk(data, 1, (10, 15)).shape == (10, 15, 1)
+    assert decode(data, 1, least=(10, 15)).shape == (10, 15, 1)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +63,7 @@ def test_a_jpeg_whose_subsampling_is_rare_is_decoded():
 def test_a_jpeg_is_shrunk_to_the_smallest_size_that_is_enough(least, scale_of_jpeg):
     for suffix, factor in ((".jpg", scale_of_jpeg), (".png", 1)):
         data = encoded(suffix, LARGE)
-        image = decode_shrunk(data, 3, least)
+        image = decode(data, 3, least=least)
         assert image.shape == (-(-200 // factor), -(-300 // factor), 3)
         size = image.shape[1::-1]
         assert difference(image, cv2.resize(decode(data, 3), size, None, 0, 0, cv2.INTER_AREA)) < 2
@@ -131,7 +129,7 @@ def test_a_damaged_file_is_decoded_or_bad(data):
     for _ in range(data.draw(st.integers(1, 4))):
         file[data.draw(st.integers(0, len(file) - 1))] = data.draw(st.integers(0, 255))
     with suppress(BadImage):
-        assert decode(bytes(file), 3, max_pixels=100_000).shape == (*image_size(file), 3)
+        assert decode(bytes(file), 3, max_pixels=100_000).shape == (*read_header(file).size, 3)
 
 
 # ---- encoding

@@ -12,7 +12,8 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageOps
 
-from framework.media.decode import BadImage, decode, image_size, num_channels
+from framework.media.decode import decode
+from framework.media.header import BadImage, read_header
 from tests.contract.cases import pixels
 
 COLOR = pixels(1, 24, 32)
@@ -196,7 +197,7 @@ def differing(images: dict[str, np.ndarray], channels: int = 3, most: int = 0) -
 def test_lossless_files_give_the_pixels_that_they_were_made_from():
     assert differing({name: expected for name, (_, expected) in EXACT.items()}) == {}
     for data, expected in EXACT.values():
-        assert image_size(data) == expected.shape[:2]
+        assert read_header(data).size == expected.shape[:2]
 
 
 def test_pillow_gives_the_same_pixels():
@@ -216,7 +217,7 @@ def test_gray_is_the_same_share_of_each_color_everywhere():
         assert levels.mean() < 0.5, name
         # a JPEG's Y was not clipped, its RGB was
         assert levels.max() <= (10 if name in JPEG else 1), name
-        assert num_channels(data) == 3 or np.array_equal(gray, decode(data, 3)[:, :, 0]), name
+        assert read_header(data).colors == 3 or np.array_equal(gray, decode(data, 3)[:, :, 0]), name
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -9,17 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from framework.media import jpeg
 from framework.media.decode import encode_png, window_pixels
 from framework.media.header import BadImage, read_header
-from framework.media.jpeg import LEFT, SIZES, STORED, decode_windows, read_headers
-from framework.media.scale import before_turn, scale_into
+from framework.media.scale import (
+    LEFT,
+    SIZES,
+    STORED,
+    before_turn,
+    decode_windows,
+    read_headers,
+    scale_into,
+    turbojpeg,
+)
 from framework.system.native import find
 from tests.contract.cases import pixels
 from tests.store.fuzz import flips, in_a_process, truncations
 
 pytestmark = pytest.mark.skipif(
-    jpeg.find() is None or find("paceline_decode_jpegs") is None,
+    turbojpeg() is None or find("paceline_decode_jpegs") is None,
     reason="needs a C compiler, and the extra 'turbo'",
 )
 HEIGHT, WIDTH = 90, 70

@@ -8,7 +8,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.media.sound_file import (
+from framework.media.sound_video import (
     BadSound,
     checked_header,
     is_sound,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.contracts.records import Field
-from framework.media.video_file import (
+from framework.media.sound_video import (
     MAGIC,
     BadFrames,
     BadVideo,
@@ -173,7 +173,7 @@ def test_another_size_within_a_file_is_refused():
 
 
 def test_a_gap_in_time_does_not_make_frames_without_end(monkeypatch):
-    monkeypatch.setattr("framework.media.video_file.MOST_FRAMES", 1000)
+    monkeypatch.setattr("framework.media.sound_video.MOST_FRAMES", 1000)
     data = video(3, form="matroska", times=[0, 1, 10_000_000])
     assert len(frames(data)) == 3
     with pytest.raises(BadVideo, match="more than 1,000 frames"):

@@ -15,7 +15,7 @@ from framework.input.store import StoreInput
 from framework.input.video import VideoInput
 from framework.media.decode import decode, decode_deep, encode_png
 from framework.media.header import read_header
-from framework.media.video_file import frames_of
+from framework.media.sound_video import frames_of
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
 from framework.pack.preparation import Preparation

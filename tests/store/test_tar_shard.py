@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from framework.errors import DataError
-from framework.store import tar_shard
-from framework.store.tar_shard import index_places, list_shard, shard_index
+from framework.store import tar_store
+from framework.store.tar_store import index_places, list_shard, shard_index
 from tests.contract.cases import write_tar
 
 MEMBERS = [("a/1.jpg", b"x" * 700), ("a/1.CLS", b"3"), ("b.seg.png", b"y"), ("b.txt", b"t" * 99)]
@@ -42,7 +42,7 @@ def test_the_index_is_written_once_and_then_read(monkeypatch):
     first, identity, is_kept = shard_index("x.tar", keep=True)
     assert is_kept
     assert Path("x.tar.paceline").is_file()
-    monkeypatch.setattr(tar_shard, "list_shard", None)
+    monkeypatch.setattr(tar_store, "list_shard", None)
     again = shard_index("x.tar", keep=True)
     assert (_as_lists(again[0]), again[1:]) == (_as_lists(first), (identity, True))
 

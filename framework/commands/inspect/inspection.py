@@ -14,8 +14,9 @@ import torch
 
 from framework.contracts.records import Field, Manifest, Ragged, RecordStore
 from framework.errors import DataError, printable
-from framework.media.decode import BadImage, decode_labels, decode_shrunk, image_size, label_colors
-from framework.media.video_file import BadFrames, frames_of
+from framework.media.decode import decode, decode_labels, label_colors
+from framework.media.header import BadImage, read_header
+from framework.media.sound_video import BadFrames, frames_of
 from framework.order.batches import spread
 from framework.store.open_store import files_of, open_records
 from framework.system.durable import open_durable
@@ -87,7 +88,7 @@ def _varying(store: RecordStore, count: int) -> dict[str, dict[str, Any]]:
                         first, length = frames[0], len(frames)
                     lengths[name].append(length)
                     is_array = isinstance(first, np.ndarray)
-                    sizes[name].append(first.shape[:2] if is_array else image_size(first))
+                    sizes[name].append(first.shape[:2] if is_array else read_header(first).size)
     varying: dict[str, dict[str, Any]] = {}
     for name in names:
         own = lengths[name]
@@ -263,7 +264,7 @@ def _image_tile(value: Any, field: Field) -> np.ndarray:
     elif field.kind == "labels":
         image = decode_labels(image)
     elif not isinstance(image, np.ndarray):
-        image = decode_shrunk(image, field.shape[0] or 3, (TILE, TILE))
+        image = decode(image, field.shape[0] or 3, least=(TILE, TILE))
     if field.kind == "labels":
         image = label_colors()[image[:, :, 0]]
     elif image.dtype == np.uint16:

@@ -38,7 +38,7 @@ typedef struct {
 } Cut;
 
 /* A file, its header as framework/media/header.py returns it, and a window of it: a row of the table
-   of media/jpeg.py. */
+   of media/scale.py. */
 typedef struct {
     const uint8_t *data;
     int64_t size;

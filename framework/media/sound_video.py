@@ -1,7 +1,9 @@
-"""Video files in memory, whose frames PyAV decodes, and frames as packing stores them.
+"""Sound and video files in memory, and frames as packing stores them.
 
-- A frame is uint8 [H, W, 3] (RGB), turned upright by the file's rotation.
-- Only the formats of ``SUFFIXES`` are read. Others may name further files or addresses.
+- WAV and FLAC files are read: their header, a window of their samples, another rate.
+- PyAV decodes the frames of videos. A frame is uint8 [H, W, 3] (RGB), turned upright by the file's
+  rotation.
+- Only the formats of ``VIDEOS`` are read. Others may name further files or addresses.
 - A frame that the decoder had to repair, another size, and a missing end are errors, which MPEG-PS
   does not show.
 
@@ -10,6 +12,7 @@ ends (64 bits), and the files. So some are read without the others.
 """
 
 import math
+import struct
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fractions import Fraction
@@ -21,14 +24,126 @@ import numpy as np
 from framework.contracts.records import Field
 from framework.system.extras import needed
 
-EXTRA = "video"
-SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
+SOUNDS = (".wav", ".flac")
+MOST_SAMPLES = 1 << 28  # 90 minutes at 48 kHz; FLAC writes silence in a few bytes
+OF_16_BITS = ("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW")
+OF_FLOATS = ("FLOAT", "DOUBLE")
+BLOCK_FRAMES = 1 << 16
+CHUNK = struct.Struct("<4sI")  # of a WAV file: its name, and its bytes behind these 8
+MOST_CHUNKS = 1000
+UNKNOWN_BYTES = (0xFFFFFFFF, 0x7FFFF000)  # that FFmpeg and SoX write to a pipe
+VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
 QUICKTIME = (b"ftyp", b"moov", b"mdat", b"wide")  # the first part of a file
 STILLS = (b"avif", b"heic", b"heix", b"mif1")  # images in the same container
 MOST_FRAMES = 1 << 20  # nearly 10 hours, at 30 a second
 ENOUGH = Fraction(9, 10)  # of the declared duration, which is not exact
 MAGIC = b"frames\x00\x01"
 WORD = np.dtype("<u8")
+
+
+class BadSound(ValueError):
+    """A file that is not a whole WAV or FLAC file."""
+
+
+class SoundHeader(NamedTuple):
+    """What a file says of itself. A frame is a sample of each channel."""
+
+    rate: int
+    channels: int
+    num_frames: int
+
+
+def is_sound(data: Any) -> bool:
+    """Return whether a file begins as WAV or FLAC."""
+    head = bytes(data[:12])
+    return head[:4] == b"fLaC" or (head[:4] == b"RIFF" and head[8:] == b"WAVE")
+
+
+def sound_header(data: Any) -> SoundHeader:
+    """Return the header of a file in memory. BadSound, ResourceError R112."""
+    with _sound(data) as file:
+        return SoundHeader(file.samplerate, file.channels, file.frames)
+
+
+def checked_header(data: Any) -> SoundHeader:
+    """Return the header of a file whose frames can all be decoded. BadSound, ResourceError R112."""
+    with _sound(data) as file:
+        dtype = np.float32 if file.subtype in OF_FLOATS else np.int16
+        num_frames = 0
+        memory = np.empty((BLOCK_FRAMES, file.channels), dtype)
+        # Files of GSM and the like have no number of frames by default: they cannot seek.
+        for block in file.blocks(frames=file.frames, out=memory):
+            num_frames += len(block)
+            if not np.isfinite(block).all():
+                raise BadSound("a sample is not a finite number")
+        if num_frames != file.frames:
+            raise BadSound(f"truncated: {num_frames} of {file.frames} frames")
+        return SoundHeader(file.samplerate, file.channels, file.frames)
+
+
+def read_sound(data: Any, start: int = 0, count: int | None = None) -> np.ndarray:
+    """Return ``count`` frames from ``start``, by default all: float32 [n], or [n, channels].
+
+    Only the window is decoded. Integers become -1 to 1.
+    """
+    with _sound(data) as file:
+        count = file.frames - start if count is None else count
+        if start:
+            file.seek(start)
+        samples = file.read(count, dtype="float32")
+    if len(samples) != count:
+        raise BadSound(f"truncated: {len(samples)} of {count} frames from {start}")
+    return samples
+
+
+def resampled(data: Any, rate: int) -> bytes:
+    """Return a file with another rate, as FLAC of 16 bits, or of 24 if the file has more."""
+    needed("soxr", "audio")
+    import soundfile  # noqa: PLC0415
+    import soxr  # noqa: PLC0415
+
+    with _sound(data) as file:
+        if file.samplerate == rate:
+            return bytes(data)
+        subtype = "PCM_16" if file.subtype in OF_16_BITS else "PCM_24"
+        samples = soxr.resample(file.read(file.frames, dtype="float64"), file.samplerate, rate)
+    target = BytesIO()
+    soundfile.write(target, samples, rate, format="FLAC", subtype=subtype)
+    return target.getvalue()
+
+
+@contextmanager
+def _sound(data: Any) -> Generator[Any]:
+    needed("soundfile", "audio")
+    import soundfile  # noqa: PLC0415
+
+    if not is_sound(data):  # soundfile reads many other formats
+        raise BadSound("it begins as neither")
+    view, place = memoryview(data), 12
+    # Libsndfile is silent about a WAV file that does not hold all samples of its header.
+    for _ in range(MOST_CHUNKS):
+        if bytes(view[:4]) != b"RIFF":
+            break
+        if place + CHUNK.size > len(view):
+            raise BadSound("truncated: its samples are missing")
+        name, size = CHUNK.unpack_from(view, place)
+        place += CHUNK.size
+        if name == b"data":
+            if size > len(view) - place and size not in UNKNOWN_BYTES:
+                raise BadSound(f"truncated: {len(view) - place} of {size} bytes of samples")
+            break
+        place += size + size % 2
+    else:
+        raise BadSound(f"more than {MOST_CHUNKS} chunks")
+    try:
+        with soundfile.SoundFile(BytesIO(data)) as file:
+            if not 0 <= file.frames * file.channels <= MOST_SAMPLES:
+                raise BadSound(f"{file.frames} frames of {file.channels} channels")
+            yield file
+    except soundfile.LibsndfileError as error:  # whose text has the address of the file in memory
+        raise BadSound(error.error_string) from error
+    except (RuntimeError, TypeError) as error:  # soundfile's own, also for a seek
+        raise BadSound(" ".join(str(error).split())[:200]) from error
 
 
 class BadVideo(ValueError):
@@ -70,27 +185,7 @@ def video_frames(data: Any, rate: Fraction | None, max_pixels: int) -> Iterator[
     BadVideo for a damaged file, or one of larger frames or too many; ResourceError R112 without
     PyAV.
     """
-    with _opened(data) as container:
-        stream = container.streams.best("video")
-        if stream is None or stream.codec_context is None:
-            raise BadVideo("no video in it that can be decoded")
-        frames = _decoded(container, stream, max_pixels)
-        count = 0
-        for timed in frames if rate is None else _at_rate(frames, rate):
-            count += 1
-            if count > MOST_FRAMES:
-                raise BadVideo(f"more than {MOST_FRAMES:,} frames")
-            turns, rest = divmod(timed.frame.rotation, 90)
-            if rest:
-                raise BadVideo(f"rotated by {timed.frame.rotation} degrees")
-            yield np.ascontiguousarray(np.rot90(timed.frame.to_ndarray(format="rgb24"), turns))
-    if not count:
-        raise BadVideo("no frame in it")
-
-
-@contextmanager
-def _opened(data: Any) -> Generator[Any]:
-    needed("av", EXTRA)
+    needed("av", "video")
     import av  # noqa: PLC0415
     import av.error  # noqa: PLC0415
     import av.logging  # noqa: PLC0415
@@ -99,13 +194,28 @@ def _opened(data: Any) -> Generator[Any]:
     name = _format_of(data)
     if name is None:
         raise BadVideo("not a file of a known format")
+    count = 0
     try:
         with av.open(BytesIO(data), format=name, metadata_errors="replace") as container:
-            yield container
+            stream: Any = container.streams.best("video")
+            if stream is None or stream.codec_context is None:
+                raise BadVideo("no video in it that can be decoded")
+            frames = _decoded(container, stream, max_pixels)
+            for timed in frames if rate is None else _at_rate(frames, rate):
+                count += 1
+                if count > MOST_FRAMES:
+                    raise BadVideo(f"more than {MOST_FRAMES:,} frames")
+                turns, rest = divmod(timed.frame.rotation, 90)
+                if rest:
+                    raise BadVideo(f"rotated by {timed.frame.rotation} degrees")
+                pixels = timed.frame.to_ndarray(format="rgb24")
+                yield np.ascontiguousarray(np.rot90(pixels, turns))
     except av.error.FFmpegError as error:
         raise BadVideo(error.strerror) from error
     except (ArithmeticError, UnicodeError, MemoryError) as error:
         raise BadVideo(f"damaged: {type(error).__name__}") from error
+    if not count:
+        raise BadVideo("no frame in it")
 
 
 def _decoded(container: Any, stream: Any, max_pixels: int) -> Iterator[_Timed]:
