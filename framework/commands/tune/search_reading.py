@@ -11,9 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
@@ -24,6 +25,7 @@ from framework.cli.outcome import RunOutcome
 from framework.cli.precedence import Composition, default_recipes
 from framework.cli.progress import pack_missing
 from framework.cli.tables import plural, print_table, rate
+from framework.commands.tune.tune import TuneRequest
 from framework.errors import ConfigError, PacelineError, printable, say
 from framework.measure import statistics
 from framework.measure.host import machine, num_cores
@@ -33,9 +35,6 @@ from framework.system.extras import needed
 from framework.system.safe_text import SafeConsole
 from framework.system.stopping import message_if_stopped
 from framework.trials.trial_process import ReadFacts, TrialProcess, TrialSetting
-
-if TYPE_CHECKING:
-    from framework.commands.tune.tune import TuneRequest
 
 Config = dict[str, Any]
 LOADERS = ("plain", "prefetch", "stream")
@@ -86,6 +85,11 @@ class Grid(NamedTuple):
     kept: set[Candidate]  # those that are measured further
     refused: dict[Candidate, str]  # those that cannot run, with the reason
     untried: list[Candidate]  # those for which no time was left
+
+    def as_dict(self) -> Config:
+        entries = [{**each._asdict(), "rates": rates} for each, rates in self.rates.items()]
+        untried = [each._asdict() for each in self.untried]
+        return {"title": self.title, "entries": entries, "untried": untried}
 
 
 def present(config: Config, facts: ReadFacts, loader: str) -> Candidate:
@@ -157,22 +161,18 @@ def applied(config: Config, candidate: Candidate, loaders: Mapping[str, Config])
 
 
 @final
+@dataclass
 class ReadingSearch:
     """A search over ``candidates``, the present settings first, within ``budget_s`` seconds."""
 
-    def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        measure: Measure,
-        budget_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.default = candidates[0]
-        self.candidates = list(candidates)
-        self.measure = measure
-        self.clock = clock
-        self.budget_s = budget_s
-        self.end = clock() + budget_s
+    candidates: Sequence[Candidate]
+    measure: Measure
+    budget_s: float
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.default = self.candidates[0]
+        self.end = self.clock() + self.budget_s
         self.challenger: Candidate | None = None  # the simplest of the fastest others
         self._overheads_s: deque[float] = deque(maxlen=RECENT)
 
@@ -245,7 +245,7 @@ class ReadingSearch:
 
 
 def tune_reading(
-    request: "TuneRequest", config: Config, allowed: tuple[str, ...], path: Path
+    request: TuneRequest, config: Config, allowed: tuple[str, ...], path: Path
 ) -> RunOutcome:
     """Search, print every grid, and write the recipe to ``path``."""
     pack_missing(config, allowed)
@@ -270,7 +270,18 @@ def tune_reading(
         tried = candidates(default, facts, loaders)
         measure = measure_in(process, config, allowed, default, loaders)
         search = ReadingSearch(tried, measure, request.budget)
-        _print_plan(tried, facts, request.budget, refused)
+        many = f"{plural(len(tried), 'candidate')}, {plural(facts.num_cores, 'core')}"
+        say(f"{many}, {request.budget:g} s; as configured: {default}")
+        if not facts.kinds:
+            say("not tried: workers; there is nothing to read")
+        elif facts.kinds == ("thread",) and not facts.decodes:
+            why = "these records are only copied, and handing them over costs more"
+            say(f"not tried: processes; {why}")
+        if not facts.cuda:
+            refused["stream"] = "without CUDA it does the same as prefetch"
+        for name, why in refused.items():
+            say(f"not tried: loader={name}; {why}")
+        print_busy()
         with SafeConsole(stderr=True).status("measuring") as status:
             for grid in search.grids():
                 status.stop()
@@ -284,16 +295,11 @@ def tune_reading(
     winner = challenger if pairs is not None and pairs.is_won else None
     _write_recipe(request, path, default, winner, words)
     if request.output:
-        plain_grids: list[Config] = []
-        for grid in grids:
-            entries = [{**each._asdict(), "rates": grid.rates[each]} for each in grid.rates]
-            untried = [each._asdict() for each in grid.untried]
-            plain_grids.append({"title": grid.title, "entries": entries, "untried": untried})
         figures = {
             "command": sys.argv,
             "machine": machine(),
             "recipe": str(path),
-            "grids": plain_grids,
+            "grids": [grid.as_dict() for grid in grids],
             "default": default._asdict(),
             "challenger": challenger and challenger._asdict(),
             "winner": (winner or default)._asdict(),
@@ -337,23 +343,6 @@ def without_searched(words: Sequence[str], loader_changed: bool) -> list[str]:
     return kept
 
 
-def _print_plan(
-    tried: Sequence[Candidate], facts: ReadFacts, budget_s: float, refused: Mapping[str, str]
-) -> None:
-    many = f"{plural(len(tried), 'candidate')}, {plural(facts.num_cores, 'core')}"
-    say(f"{many}, {budget_s:g} s; as configured: {tried[0]}")
-    if not facts.kinds:
-        say("not tried: workers; there is nothing to read")
-    elif facts.kinds == ("thread",) and not facts.decodes:
-        why = "these records are only copied, and handing them over costs more"
-        say(f"not tried: processes; {why}")
-    if not facts.cuda:
-        say("not tried: loader=stream; without CUDA it does the same as prefetch")
-    for name, why in refused.items():
-        say(f"not tried: loader={name}; {why}")
-    print_busy()
-
-
 def print_busy() -> None:
     """Print a note if other programs use this machine."""
     load = os.getloadavg()[0]
@@ -391,11 +380,9 @@ def verdict(default: Candidate, challenger: Candidate | None, pairs: Pairs | Non
         return f"{as_configured}; no time was left to compare {challenger}: raise budget="
     low, high = pairs.quartiles
     sign = "faster" if pairs.gain >= 1 else "slower"
-    difference = (
-        f"{challenger} is {abs(100 * pairs.gain - 100):.1f} % {sign} "
-        f"(quartiles {_percent(low)} to {_percent(high)}, {len(pairs.before)} pairs, "
-        f"p = {pairs.chance:.2g})"
-    )
+    tested = f"{len(pairs.before)} pairs, p = {pairs.chance:.2g}"
+    difference = f"{challenger} is {abs(100 * pairs.gain - 100):.1f} % {sign} "
+    difference += f"(quartiles {_percent(low)} to {_percent(high)}, {tested})"
     if pairs.is_won:
         rates = f"{rate(median(pairs.after))} records/s instead of {rate(median(pairs.before))}"
         return f"{difference} than {as_configured}: {rates}"
@@ -420,7 +407,7 @@ def base_recipes(words: Sequence[str]) -> list[str]:
     return bases
 
 
-def recipe_path(request: "TuneRequest") -> Path:
+def recipe_path(request: TuneRequest) -> Path:
     """Return the path of the recipe to write. ConfigError C197 if it exists or has no such name."""
     bases = base_recipes(request.words)
     name = request.name or ["defaults", *bases][-1].split("/")[-1]
@@ -451,7 +438,7 @@ def recipe(bases: Sequence[str], winner: Candidate | None, comments: Sequence[st
 
 
 def _write_recipe(
-    request: "TuneRequest", path: Path, default: Candidate, winner: Candidate | None, won: str
+    request: TuneRequest, path: Path, default: Candidate, winner: Candidate | None, won: str
 ) -> None:
     """Write the recipe, and print how to use it: with the other words that were typed."""
     words = list(request.words)

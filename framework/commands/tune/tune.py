@@ -1,19 +1,32 @@
-"""The command ``paceline tune``: search for the fastest way to read, or for the batch size."""
+"""The command ``paceline tune``: search for the fastest way to read, or for the batch size.
+
+The search for the largest batch that fits doubles, then bisects. Its ``attempt`` trains, so that
+tests need no training.
+"""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, final
 
 from framework.cli.allowed import Grant, granted
-from framework.cli.arguments import CONFIG_DIR, check_output, read_keys, split_words
+from framework.cli.arguments import CONFIG_DIR, check_output, config_flags, read_keys, split_words
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
+from framework.cli.tables import print_table, rate
 from framework.config.rule import Rule
-from framework.errors import ConfigError, did_you_mean
+from framework.errors import ConfigError, ResourceError, did_you_mean, say
+from framework.measure.statistics import median, spread_share
+from framework.system.durable import write_json
+from framework.system.stopping import message_if_stopped
 
 Config = dict[str, Any]
 RULES = {
@@ -25,6 +38,18 @@ RULES = {
     "memory": Rule(str, means="an amount, as in 8G", number=195),
 }
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+LEAST = 8  # records: where doubling starts
+FINE = 16  # the largest size is known to one part in so many
+NUM_TRIALS = 14  # about so many sizes are tried
+SECOND_LOOK = 0.4  # the share of the budget for measuring all rates again
+NEAR = 0.97  # this share of the best rate is good enough
+LONGEST = 0.25  # the share of the budget for one size
+# A size is given up after PATIENCE_S at the earliest, because a busy machine may be slow. The
+# smallest size, which has to run, gets FIRST_S.
+PATIENCE_S = 20.0
+FIRST_S = 600.0
+MOST_OTHERS = 2  # failures in sequence for reasons other than memory
+BAR = 24  # characters
 
 HELP = """usage: paceline tune [group=choice] [key=value] ... [budget=60] [name=NAME]
        paceline tune what=batch_size [group=choice] [key=value] ...
@@ -93,8 +118,13 @@ def parse(arguments: Sequence[str]) -> TuneRequest:
             what = f"no such option{did_you_mean(name, (*CONFIG_DIR, '--help', '-h'))}"
             raise ConfigError(124, name, what, "see 'paceline tune --help'")
     options = read_keys(own, RULES)
-    if "memory" in options:
-        options["memory"] = _bytes(options["memory"])
+    if text := options.get("memory"):
+        unit = text[-1:].upper() if text[-1:].isalpha() else ""
+        number = text[: len(text) - len(unit)]
+        if unit not in UNITS or not number.isdecimal() or int(number) == 0:
+            what = "is not an amount of memory"
+            raise ConfigError(195, f"memory = {text}", what, "give bytes, or 500M, or 8G")
+        options["memory"] = int(number) * UNITS[unit]
     request = TuneRequest(tuple(words), config_dir, granted(list(arguments)), **options)
     ignored = {"reading": ("memory",), "batch_size": ("name", "force")}
     for key in ignored[request.what]:
@@ -102,15 +132,6 @@ def parse(arguments: Sequence[str]) -> TuneRequest:
             problem = f"what={request.what} would ignore it"
             raise ConfigError(196, f"{key} = {own[key]}", problem, "leave it out")
     return request
-
-
-def _bytes(text: str) -> int:
-    unit = text[-1:].upper() if text[-1:].isalpha() else ""
-    number = text[: len(text) - len(unit)]
-    if unit not in UNITS or not number.isdecimal() or int(number) == 0:
-        what = "is not an amount of memory"
-        raise ConfigError(195, f"memory = {text}", what, "give bytes, or 500M, or 8G")
-    return int(number) * UNITS[unit]
 
 
 def _tune(request: TuneRequest) -> RunOutcome:
@@ -128,6 +149,215 @@ def _tune(request: TuneRequest) -> RunOutcome:
         from framework.commands.tune.search_reading import recipe_path, tune_reading  # noqa: PLC0415
 
         return tune_reading(request, config, allowed, recipe_path(request))
-    from framework.commands.tune.search_batch_size import tune_batch_size  # noqa: PLC0415
-
     return tune_batch_size(request, config, allowed)
+
+
+class Trial(NamedTuple):
+    batch_size: int
+    rates: tuple[float, ...] = ()  # records per second in each window
+    step_s: float = 0.0
+    peak_bytes: int = 0  # of the host's memory, or of the device's on CUDA
+    why: str = ""  # the reason, if the size does not run
+    memory: bool = False  # whether the reason is lack of memory
+    late: bool = False  # whether the reason is that steps take too long
+
+    @property
+    def fits(self) -> bool:
+        return not self.why
+
+    @property
+    def records_per_s(self) -> float:
+        return median(self.rates)
+
+
+Attempt = Callable[[int, float, float], Trial]  # (batch size, seconds, seconds before giving up)
+
+
+@final
+@dataclass
+class BatchSizeSearch:
+    """A search within ``budget_s`` seconds.
+
+    ``attempt`` trains with a batch size: a multiple of ``step``, and at most ``most``, which is the
+    number of records of an epoch. ``clock`` returns the present time in seconds.
+    """
+
+    attempt: Attempt
+    most: int
+    step: int
+    budget_s: float
+    clock: Callable[[], float] = time.monotonic
+    trials: dict[int, Trial] = field(default_factory=dict[int, Trial])
+    bound: str = "records"  # of the largest size: memory, records (of an epoch), time or error
+
+    def __post_init__(self) -> None:
+        self.end = self.clock() + self.budget_s
+
+    @property
+    def fitting(self) -> list[Trial]:
+        """The trials that ran, the smallest size first."""
+        return [self.trials[size] for size in sorted(self.trials) if not self.trials[size].why]
+
+    @property
+    def recommended(self) -> Trial:
+        """The smallest size that is nearly as fast as the fastest."""
+        best = max(trial.records_per_s for trial in self.fitting)
+        return next(trial for trial in self.fitting if trial.records_per_s >= NEAR * best)
+
+    def run(self) -> Iterator[Trial]:
+        """Double, bisect, then measure the rates again. Stop if the smallest size fails."""
+        seconds = (1 - SECOND_LOOK) * self.budget_s / NUM_TRIALS
+        yield from self._double(seconds)
+        if not self.fitting:
+            return
+        if self.bound == "memory":
+            good = self.fitting[-1].batch_size
+            bad = max(self.trials)
+            while bad - good > max(self.step, good // FINE) and self.clock() < self.end:
+                middle = max(good + self.step, (good + bad) // 2 // self.step * self.step)
+                trial = self._try(middle, seconds)
+                yield trial
+                if trial.fits:
+                    good = middle
+                else:
+                    bad = middle
+        # Measure again, the largest size first, so that drift of the machine cancels out.
+        sizes = [trial.batch_size for trial in reversed(self.fitting)]
+        for number, size in enumerate(sizes):
+            before = self.trials[size]
+            left_s = max(0.0, self.end - self.clock()) / (len(sizes) - number)
+            if left_s < 3 * before.step_s:
+                continue
+            trial = self._try(size, left_s / 2)
+            if trial.fits:
+                peak_bytes = max(before.peak_bytes, trial.peak_bytes)
+                trial = trial._replace(rates=before.rates + trial.rates, peak_bytes=peak_bytes)
+                self.trials[size] = trial
+            elif trial.memory:  # other programs need memory now, so this size is not safe
+                self.bound = "memory"
+            yield trial
+
+    def _double(self, seconds: float) -> Iterator[Trial]:
+        """Double until a size does not run or takes too long, and note the bound."""
+        size = min(self.most, -(-LEAST // self.step) * self.step)
+        others = 0  # for example, batch normalization fails on a last batch of a single record
+        while True:
+            trial = self._try(size, seconds)
+            yield trial
+            # The next size takes at least three steps of twice the time.
+            too_slow = trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s
+            if trial.memory:
+                self.bound = "memory"
+                return
+            if trial.late or too_slow:
+                self.bound = "time"
+                return
+            others = 0 if trial.fits else others + 1
+            self.bound = "records" if trial.fits else "error"
+            if size == self.most or others == MOST_OTHERS or not self.fitting:
+                return
+            size = min(self.most, 2 * size)
+
+    def _try(self, size: int, seconds: float) -> Trial:
+        limit_s = FIRST_S
+        if self.fitting:
+            limit_s = max(PATIENCE_S, LONGEST * self.budget_s) + seconds
+        self.trials[size] = self.attempt(size, seconds, limit_s)
+        return self.trials[size]
+
+
+def tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ...]) -> RunOutcome:
+    """Search, and print every trial and the curve."""
+    from framework.cli.progress import pack_missing  # noqa: PLC0415  # loads torch
+    from framework.commands.tune.search_reading import BURN_IN_S, print_busy  # noqa: PLC0415
+    from framework.measure.host import machine  # noqa: PLC0415
+    from framework.trials.trial_process import TrialProcess, TrialSetting  # noqa: PLC0415
+
+    pack_missing(config, allowed)
+    print_busy()
+    key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
+    epochs = count()
+    stopped = "stopped{by}: the results so far are above; nothing was written"
+    with closing(TrialProcess(request.memory or "free")) as process, message_if_stopped(stopped):
+        facts = process.facts(TrialSetting(f"{key} = {config[key]}", config, allowed))
+
+        def attempt(size: int, seconds: float, limit_s: float) -> Trial:
+            setting = TrialSetting(f"{key} = {size}", {**config, key: size}, allowed)
+            measured = process.measure(setting, "visit", seconds, BURN_IN_S, next(epochs), limit_s)
+            if measured.error is not None:
+                error = measured.error
+                why = str(error.args[2] if error.args[0] == 185 else error)[:300]
+                return Trial(size, why=why, memory=measured.lacks_memory, late=measured.is_late)
+            return Trial(size, measured.windows, measured.step_s, measured.peak_bytes)
+
+        search = BatchSizeSearch(attempt, facts.num_records, config["accumulate"], request.budget)
+        for trial in search.run():
+            result = f"no: {trial.why}"
+            if trial.fits:
+                result = f"{rate(trial.records_per_s)} records/s, {_mib(trial.peak_bytes)}"
+            say(f"{trial.batch_size:>8,}: {result}", sys.stderr)
+            if not search.fitting:
+                fix = "see that 'paceline train' runs with it"
+                if trial.memory:
+                    fix = "free memory, choose a smaller model, or raise memory="
+                raise ResourceError(104, f"batch_size = {trial.batch_size}", trial.why, fix)
+    words = [*config_flags(request.config_dir), *request.words]
+    curve = print_curve(search, words, config, facts.cuda)
+    if request.output:
+        write_json(Path(request.output), {"command": sys.argv, "machine": machine(), **curve})
+        say(f"written: {request.output}")
+    return RunOutcome(0, "tuned")
+
+
+def print_curve(
+    search: BatchSizeSearch, words: Sequence[str], config: Config, cuda: bool
+) -> Config:
+    """Print the table and the recommended size. Return the same as plain values.
+
+    ``words`` are the options and overrides of the command line.
+    """
+    key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
+    best = search.recommended
+    typed = [word for word in words if word.split("=")[0] != key]
+    command = ["paceline", "train", *typed, f"{key}={best.batch_size}"]
+    near = f"the smallest within {100 - 100 * NEAR:.0f} % of the best rate"
+    heads = [key, "records/s", "spread", "ms a step", "GPU memory" if cuda else "memory"]
+    rows: list[list[str]] = []
+    fastest = max(trial.records_per_s for trial in search.fitting)
+    largest = search.fitting[-1].batch_size
+    trials = [search.trials[size] for size in sorted(search.trials)]
+    plain: list[Config] = []
+    for trial in trials:
+        plain.append({**trial._asdict(), "fits": trial.fits})
+        size = str(trial.batch_size)
+        if trial.fits:
+            step_ms = 1e3 * trial.batch_size / trial.records_per_s
+            bar = "█" * max(1, round(BAR * trial.records_per_s / fastest))
+            spread = spread_share(trial.rates)
+            plain[-1] |= {"records_per_s": trial.records_per_s, "spread": spread}
+            figures = [rate(trial.records_per_s), f"± {100 * spread:.0f} %", f"{step_ms:,.1f}"]
+            rows.append([size, *figures, _mib(trial.peak_bytes), bar])
+            continue
+        why = "too slow to try" if trial.late else "fails"
+        rows.append([size, "", "", "", "", "does not fit" if trial.memory else why])
+    print_table(f"the rate over {key}", [], heads, rows, [""])
+    larger = next((trial for trial in trials if trial.batch_size > largest), None)
+    ends = {
+        "records": f"possible: {largest}, all records of an epoch in one batch; it fits",
+        "time": f"that was tried: {largest}; it fits. Steps of larger ones take too long for the "
+        "budget: raise budget=",
+        "memory": f"that fits: {largest}" + (f"; {larger.batch_size} does not" if larger else ""),
+        "error": f"that runs: {largest}; larger ones fail: {larger.why if larger else ''}",
+    }
+    say(f"the largest {ends[search.bound]}")
+    say(f"recommended: {key}={best.batch_size}: {near}, {rate(best.records_per_s)} records/s")
+    say(f"  {shlex.join(command)}")
+    if best.batch_size != config[key]:
+        was = f"{key} was {config[key]}"
+        say(f"This changes what the model learns ({was}): look at optim.lr, too.")
+    result = {"key": key, "largest": largest, "bound": search.bound}
+    return {**result, "recommended": best.batch_size, "curve": plain}
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):,.0f} MiB"

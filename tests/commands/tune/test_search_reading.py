@@ -212,55 +212,25 @@ def test_a_candidate_makes_a_valid_configuration():
 
 DEEP, PLAIN = Candidate(4, "process", "prefetch", 8), Candidate(0, "thread", "plain", 0)
 CASES = [
-    ([], None),
-    ([], DEEP),
+    ("", None),
+    ("", DEEP),
     (
-        [
-            "recipes=cifar10",
-            "source=there",
-            "model.width=64",
-            "optim.lr=1e-3",
-            "data=lmdb",
-            "data.train=a b.lmdb",
-        ],
+        "recipes=cifar10 source=there model.width=64 optim.lr=1e-3 data=lmdb data.train=a.lmdb",
         PLAIN,
     ),
     (
-        [
-            "recipes=photos",
-            "loader=plain",
-            "loader.pin_memory=false",
-            "workers.num=3",
-            "+optim.maximize=true",
-        ],
+        "recipes=photos loader=plain loader.pin_memory=false workers.num=3 +optim.maximize=true",
         None,
     ),
-    (
-        [
-            "recipes=photos",
-            "loader=plain",
-            "loader.pin_memory=false",
-            "transform.size=[8,8]",
-            "sink=[console]",
-        ],
-        DEEP,
-    ),
-    (
-        [
-            "workers.kind=process",
-            "workers.start_method=spawn",
-            "workers.num=2",
-            "sink=[]",
-            "debug=tiny",
-        ],
-        PLAIN,
-    ),
-    (["recipes=[]", "dataset=d", "data.val=null", "+input@prepare.train.input=digits"], DEEP),
+    ("recipes=photos loader=plain loader.pin_memory=false transform.size=[8,8] sink=[]", DEEP),
+    ("workers.kind=process workers.start_method=spawn workers.num=2 debug=tiny", PLAIN),
+    ("recipes=[] dataset=d data.val=null +input@prepare.train.input=digits", DEEP),
 ]
 
 
 @pytest.mark.parametrize(("words", "winner"), CASES, ids=range(len(CASES)))
 def test_a_recipe_with_the_other_words_is_the_run_that_was_tuned(words, winner):
+    words = words.split()
     wanted, _ = composed(words, NOBODY)
     kept = words if winner is None else without_searched(words, loader_changed=True)
     if winner is not None:
