@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -22,25 +22,15 @@ from framework.cli.arguments import CONFIG_DIR, CommandWords, read_keys, split_w
 from framework.cli.compose_config import composed
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session, stamp
-from framework.cli.progress import counted_bar
+from framework.cli.progress import counted_bar, pack_missing
 from framework.cli.tables import plural, rate
-from framework.commands.bench.bench_lines import (
-    SCHEMA,
-    Bench,
-    Choice,
-    Line,
-    collected,
-    label,
-    named,
-    print_bench,
-)
-from framework.commands.bench.compare_benches import DecisionRule, compare
+from framework.commands.bench import bench_lines
+from framework.commands.bench.bench_lines import Bench, Choice, label
 from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean, printable, say
+from framework.run import facts
 from framework.system.stopping import message_if_stopped
-
-if TYPE_CHECKING:
-    from framework.trials.trial_process import TrialSetting
+from framework.trials.trial_process import TrialSetting, repeated
 
 HELP = """usage: paceline bench [key=value] [group=choice,choice,...] ...
        paceline bench compare=[A.jsonl,B.jsonl] [threshold=0.03] [level=0.01]
@@ -111,8 +101,8 @@ def main(arguments: list[str]) -> int:
         return 0
     options, words = parse(arguments)
     if options.compare is not None:
-        rule = DecisionRule(options.threshold, options.level)
-        return compare(*two_sides(options.compare, words.others), rule)
+        rule = bench_lines.DecisionRule(options.threshold, options.level)
+        return bench_lines.compare(*two_sides(options.compare, words.others), rule)
     return _measure(options, words, granted(arguments))
 
 
@@ -202,14 +192,11 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
         fix = "choose another name, or remove it; compare=['base-*.jsonl',...] reads several files"
         raise ConfigError(189, f"output = {path}", "exists already", fix)
     choices, settings, errors = _settings(axes, fixed, grant, words.config_dir)
-    from framework.run import facts  # noqa: PLC0415  # torch is slow to import
-    from framework.trials.trial_process import repeated  # noqa: PLC0415
-
     seed = settings[0].config["seed"]
     times = (options.seconds, options.burn_in, options.repeats, seed)
     plan = dict(zip(("seconds", "burn_in", "repeats", "seed"), times, strict=True))
     plan |= {"what": options.what, "cells": choices}
-    bench = Bench({"bench": SCHEMA, **facts(sys.argv, fixed), **plan}, [])
+    bench = Bench({"bench": bench_lines.SCHEMA, **facts(sys.argv, fixed), **plan}, [])
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,7 +218,7 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
             closing(repeated(settings, options.what, *times)) as measurements,
         ):
 
-            def add(line: Line) -> None:
+            def add(line: bench_lines.Line) -> None:
                 bench.lines.append(line)
                 print(json.dumps(line), file=file, flush=True)
 
@@ -255,13 +242,13 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
                         "yardstick_per_s": measured.yardstick_per_s,
                     }
                     add({"cell": choice, "repeat": repeat, **figures})
-                shown = named(choice, result, "  ")
+                shown = bench_lines.named(choice, result, "  ")
                 update(completed=num_done, description=printable(shown))
                 if not sys.stderr.isatty():
                     say(f"{num_done}/{total}  {shown}", sys.stderr)
     finally:
         if bench.lines:
-            print_bench(collected([bench]), options.what)
+            bench_lines.print_bench(bench_lines.collected([bench]), options.what)
             print(f"lines: {path}")
             print(f"a page of them: paceline report {shlex.quote(str(path))}", flush=True)
     failures = list(errors.values())
@@ -275,16 +262,13 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
 
 def _settings(
     axes: Axes, fixed: Sequence[str], grant: Grant, config_dir: str | None
-) -> "tuple[list[Choice], list[TrialSetting], dict[str, PacelineError]]":
+) -> tuple[list[Choice], list[TrialSetting], dict[str, PacelineError]]:
     """Compose every combination and pack its stores.
 
     Returns:
         All choices, the settings that can run, and the errors of the others by name. If none can
         run, the first error is raised.
     """
-    from framework.cli.progress import pack_missing  # noqa: PLC0415  # torch is slow to import
-    from framework.trials.trial_process import TrialSetting  # noqa: PLC0415
-
     choices: list[Choice] = []
     settings: list[TrialSetting] = []
     errors: dict[str, PacelineError] = {}

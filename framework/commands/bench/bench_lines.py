@@ -1,29 +1,47 @@
-"""The file of a bench: lines of JSON, and the table of its cells.
+"""The file of a bench: its lines of JSON, the table of its cells, and what two files show.
 
 The first line describes the machine and the command. Each other line is a measurement or a cell
 that cannot run; docs/design/0005-measuring.md describes their form.
+
+The samples of a comparison are processes, that is, the repeats of a cell, since windows of one
+process share its memory layout and its minute. Two cells differ if p of the two-sided Mann-Whitney
+U test over their repeats is at most ``level``, and their medians differ by more than ``threshold``.
+No test can tell whether the code or the machine has changed, so a fixed computation is measured
+with each cell.
 """
 
+import glob
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from framework.cli.tables import print_table, rate
 from framework.contracts.span import waiting_share
 from framework.errors import ConfigError, say
-from framework.measure.statistics import median, spread_share
+from framework.measure import statistics
+from framework.measure.statistics import median
 
 Line = dict[str, Any]
 Choice = dict[str, str]  # the swept keys and their values, as typed
 SCHEMA = 1
 HEADER = {"bench", "cells", "machine", "versions", "what"}
 DOES_NOT_RUN = "does not run"
+FASTER = "faster"
+SLOWER = "slower"
+NOISE = "within the noise"
+UNDECIDED = "too few repeats"
+BROKEN = "runs no more"
+MENDED = "runs now"
+ONLY_BEFORE = "only in the first"
+ONLY_AFTER = "only in the second"
+NEITHER = "runs in neither"
+FACTS = ("processor", "num_cores", "memory_bytes", "gpus", "platform")
 
 
-@dataclass(frozen=True)
-class Bench:
+class Bench(NamedTuple):
     header: Line
     lines: list[Line]
 
@@ -47,7 +65,7 @@ class BenchCell:
 
     @property
     def spread(self) -> float:
-        return spread_share(self.rates.values())
+        return statistics.spread_share(self.rates.values())
 
     def relative_to(self, other: "BenchCell") -> float | None:
         """Return the median ratio within repeats, since a slow minute is slow for both."""
@@ -141,3 +159,170 @@ def print_bench(cells: Sequence[BenchCell], what: str) -> None:
     for cell in cells:
         if cell.illegal:
             say(named(cell.choice, cell.illegal, ": "))
+
+
+@dataclass(frozen=True)
+class DecisionRule:
+    threshold: float = 0.03  # the least share by which medians must differ
+    level: float = statistics.LEVEL  # how often chance alone may pass the test
+
+
+@dataclass(frozen=True)
+class CellVerdict:
+    choice: Choice
+    word: str
+    before: BenchCell | None
+    after: BenchCell | None
+    change: float | None = None  # of the median, as a share of the first
+    p: float | None = None  # of the test
+
+    @property
+    def noise(self) -> float:
+        """The wider spread of the two, as a share of the median."""
+        sides = [side for side in (self.before, self.after) if side is not None and side.rates]
+        return max((side.spread for side in sides), default=0.0)
+
+    @property
+    def regressed(self) -> bool:
+        return self.word in (SLOWER, BROKEN)
+
+
+def compare(first: str, second: str, rule: DecisionRule) -> int:
+    """Print the verdicts. Return 1 if something is slower or runs no more.
+
+    Each side is a file, the folder of a bench, or a pattern, whose files count as one.
+    """
+    before = _side(first)
+    after = _side(second)
+    whats = {bench.header["what"] for bench in (*before, *after)}
+    if len(whats) > 1:
+        what = f"measured different things: {', '.join(sorted(whats))}"
+        raise ConfigError(187, f"compare = {first} {second}", what, "compare like with like")
+    verdicts = judged(collected(before), collected(after), rule)
+    print_verdicts(verdicts, whats.pop())
+    for remark in notes(before, after, rule):
+        print(f"note: {remark}")
+    noises = [each.noise for each in verdicts if each.word == NOISE and each.noise > rule.threshold]
+    if noises:
+        print(
+            f"note: within the noise, but {len(noises)} of {len(verdicts)} spread by up to "
+            f"{max(noises):.0%} and would hide a smaller change; measure on an idle machine, or "
+            "raise repeats="
+        )
+    print(
+        f"Benches differ if their medians are more than {100 * rule.threshold:g} % apart and p is "
+        f"at most {rule.level:g}. p is from a Mann-Whitney U test over repeats. "
+        "Parentheses show the number of repeats."
+    )
+    if any(verdict.regressed for verdict in verdicts):
+        return 1
+    if any(verdict.word == UNDECIDED for verdict in verdicts):
+        what = f"medians differ, but too few repeats to exclude chance at {rule.level:g}"
+        fix = f"measure both with repeats={statistics.repeats_needed(rule.level)}, or raise level="
+        raise ConfigError(188, "compare", what, fix)
+    return 0
+
+
+def _side(pattern: str) -> list[Bench]:
+    paths = sorted(glob.glob(pattern, recursive=True))
+    if os.path.exists(pattern):
+        paths = [pattern]
+    if not paths:
+        fix = "give files that 'paceline bench' has written"
+        raise ConfigError(187, f"compare = {pattern}", "no such file", fix)
+    return [read_lines(Path(p, "bench.jsonl") if os.path.isdir(p) else Path(p)) for p in paths]
+
+
+def judged(
+    before: Sequence[BenchCell], after: Sequence[BenchCell], rule: DecisionRule
+) -> list[CellVerdict]:
+    """Return a verdict on every cell of either side, in the order of the first."""
+    old = {choice_key(cell.choice): cell for cell in before}
+    new = {choice_key(cell.choice): cell for cell in after}
+    verdicts: list[CellVerdict] = []
+    for key in dict.fromkeys([*old, *new]):
+        was, now = old.get(key), new.get(key)
+        if was is not None and now is not None:
+            verdicts.append(_verdict(was, now, rule))
+        elif was is not None:
+            verdicts.append(CellVerdict(was.choice, ONLY_BEFORE, was, None))
+        else:
+            verdicts.append(CellVerdict(new[key].choice, ONLY_AFTER, None, now))
+    return verdicts
+
+
+def _verdict(before: BenchCell, after: BenchCell, rule: DecisionRule) -> CellVerdict:
+    if not (before.runs and after.runs):
+        words = {(True, False): BROKEN, (False, True): MENDED, (False, False): NEITHER}
+        return CellVerdict(before.choice, words[before.runs, after.runs], before, after)
+    change = after.records_per_s / before.records_per_s - 1
+    old, new = list(before.rates.values()), list(after.rates.values())
+    p = statistics.u_test(old, new)
+    word = FASTER if change > 0 else SLOWER
+    if abs(change) <= rule.threshold:
+        word = NOISE
+    elif statistics.least_p(len(old), len(new)) > rule.level:
+        word = UNDECIDED
+    elif p > rule.level:
+        word = NOISE
+    return CellVerdict(before.choice, word, before, after, change, p)
+
+
+def notes(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -> Iterator[str]:
+    """Yield what else differs: the machine, its speed, versions and settings."""
+    old, new = before[0].header, after[0].header
+    versions = sorted({*old["versions"], *new["versions"]})
+    for what, group, names in (
+        ("another machine", "machine", FACTS),
+        ("another version", "versions", versions),
+    ):
+        for name in names:
+            was, now = old[group].get(name), new[group].get(name)
+            if was != now:
+                yield f"{what}: {name} was {was}, is {now}"
+    for name in ("overrides", "seconds", "burn_in"):
+        was, now = (
+            " ".join(value) or "empty" if isinstance(value, list) else str(value)
+            for value in (old.get(name), new.get(name))
+        )
+        if was != now:
+            yield f"measured differently: {name} was {was}, is {now}"
+    speeds, later = _yardsticks(before), _yardsticks(after)
+    if speeds and later:
+        change = median(later) / median(speeds) - 1
+        level = max(rule.level, statistics.least_p(len(speeds), len(later)))
+        if abs(change) > rule.threshold and statistics.u_test(speeds, later) <= level:
+            was = "faster" if change > 0 else "slower"
+            yield (
+                f"the machine itself was {abs(change):.1%} {was} in the second, by the fixed "
+                "computation beside every measurement"
+            )
+
+
+def _yardsticks(benches: Sequence[Bench]) -> list[float]:
+    """Return the median of each repeat, because its cells ran in the same minutes."""
+    speeds: dict[tuple[int, int], list[float]] = {}
+    for number, bench in enumerate(benches):
+        for line in bench.lines:
+            if "yardstick_per_s" in line:
+                speeds.setdefault((number, line["repeat"]), []).append(line["yardstick_per_s"])
+    return [median(values) for values in speeds.values()]
+
+
+def print_verdicts(verdicts: Sequence[CellVerdict], what: str) -> None:
+    """Print a row for each cell of two benches."""
+    keys = list(dict.fromkeys(key for verdict in verdicts for key in verdict.choice))
+    rows: list[list[str]] = []
+    for verdict in verdicts:
+        row = [verdict.choice.get(key, "") for key in keys]
+        for cell in (verdict.before, verdict.after):
+            if cell is None:
+                row.append("")
+            elif not cell.runs:
+                row.append(DOES_NOT_RUN)
+            else:  # such as "1,234 ± 0.5% (5)"
+                row.append(f"{rate(cell.records_per_s)} ± {cell.spread:.1%} ({len(cell.rates)})")
+        row += [figure(verdict.change, "+.1%"), figure(verdict.p, ".2g"), verdict.word]
+        rows.append(row)
+    heads = ["first", "second", "change", "p"]
+    print_table(f"{what}: the second compared with the first", keys, heads, rows, ["verdict"])

@@ -53,12 +53,9 @@ def cells_of(pid: int) -> list[int]:
 def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process():
     short = ["repeats=50", "seconds=0.1", "burn_in=0", "output=a.jsonl"]
     words = ["bench", "data=synthetic", "what=loader", *short]
-    with subprocess.Popen(
-        [sys.executable, "-m", "framework", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as run:
+    command = [sys.executable, "-m", "framework", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as run:
         while (
             not Path("a.jsonl").exists()
             or len(Path("a.jsonl").read_text().splitlines()) < 2

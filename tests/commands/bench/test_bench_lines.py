@@ -1,13 +1,18 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from framework.commands.bench import bench_lines
 from framework.commands.bench.bench_lines import (
     SCHEMA,
     Bench,
     BenchCell,
+    DecisionRule,
     collected,
+    judged,
+    notes,
     print_bench,
     read_lines,
 )
@@ -15,6 +20,13 @@ from framework.errors import ConfigError
 
 CELLS = [{"data": "hdf5"}, {"data": "lmdb"}]
 HEADER = {"bench": SCHEMA, "cells": CELLS, "machine": {}, "versions": {}, "what": "train"}
+DEFAULT = DecisionRule()
+STEADY = [100.0, 101.0, 99.0, 100.5, 99.5]
+
+
+def measured(rates, data: str = "hdf5", illegal: str = "", **more) -> BenchCell:
+    by_repeat = {(0, repeat): rate for repeat, rate in enumerate(rates)}
+    return BenchCell({"data": data}, by_repeat, illegal=illegal, **more)
 
 
 def line(data: str, repeat: int, rate: float, wait: float = 1.0) -> dict:
@@ -79,15 +91,11 @@ def test_what_is_no_bench_is_refused(text):
         read_lines(Path("nowhere.jsonl"))
 
 
-def measured(choice, *rates, **more):
-    return BenchCell(choice, {(0, repeat): rate for repeat, rate in enumerate(rates)}, **more)
-
-
 def test_rates_are_relative_to_the_first_that_runs(capsys):
     cells = [
-        measured({"data": "none"}, illegal="error[C104]: no such choice"),
-        measured(CELLS[0], 100.0, 100.0, waiting=0.25),
-        measured(CELLS[1], 200.0, 200.0),
+        measured([], "none", illegal="error[C104]: no such choice"),
+        measured([100.0, 100.0], "hdf5", waiting=0.25),
+        measured([200.0, 200.0], "lmdb"),
     ]
     print_bench(cells, "train")
     out = capsys.readouterr().out
@@ -95,3 +103,85 @@ def test_rates_are_relative_to_the_first_that_runs(capsys):
     assert "does not run" in out
     assert "25%" in out
     assert out.splitlines()[-1] == "data=none: error[C104]: no such choice"
+
+
+# Comparisons
+
+
+def word(before, after, rule: DecisionRule = DEFAULT) -> str:
+    return judged([measured(before)], [measured(after)], rule)[0].word
+
+
+def test_ten_percent_slower_is_slower_and_the_other_way_faster():
+    slower = [0.9 * rate for rate in STEADY]
+    assert word(STEADY, slower) == bench_lines.SLOWER
+    assert word(slower, STEADY) == bench_lines.FASTER
+    (verdict,) = judged([measured(STEADY)], [measured(slower)], DEFAULT)
+    assert verdict.change == pytest.approx(-0.1)
+
+
+def test_a_sure_difference_below_the_threshold_does_not_matter():
+    slower = [0.975 * rate for rate in STEADY]
+    assert word(STEADY, slower) == bench_lines.NOISE
+    assert word(STEADY, slower, DecisionRule(threshold=0.02)) == bench_lines.SLOWER
+
+
+@pytest.mark.parametrize("kind", ["normal", "two humps", "long tail"])
+def test_chance_alone_passes_at_most_once_in_a_hundred(kind):
+    rng = np.random.default_rng(0)
+    draw = {
+        "normal": lambda: rng.normal(100, 5, 5),
+        "two humps": lambda: rng.normal(100, 1, 5) - 20 * (rng.random(5) < 0.5),
+        "long tail": lambda: 100 / (1 + 0.02 * rng.pareto(1.5, 5)),
+    }[kind]
+    words = [word(list(draw()), list(draw())) for _ in range(1000)]
+    assert sum(verdict != bench_lines.NOISE for verdict in words) <= 20  # 8 are expected
+
+
+def test_cells_of_one_side_and_cells_that_do_not_run_are_reported():
+    before = [measured(STEADY, name) for name in "ab"]
+    before += [measured([], name, "why") for name in "cd"]
+    after = [measured(STEADY, name) for name in "ce"]
+    after += [measured([], name, "why") for name in "bd"]
+    verdicts = judged(before, after, DecisionRule())
+    words = {verdict.choice["data"]: verdict.word for verdict in verdicts}
+    assert words == {
+        "a": bench_lines.ONLY_BEFORE,
+        "b": bench_lines.BROKEN,
+        "c": bench_lines.MENDED,
+        "d": bench_lines.NEITHER,
+        "e": bench_lines.ONLY_AFTER,
+    }
+    assert [verdict.choice["data"] for verdict in verdicts if verdict.regressed] == ["b"]
+
+
+def bench(speeds=(), **changes) -> Bench:
+    header = {"machine": {"processor": "x"}, "versions": {"torch": "2.13"}, "overrides": []}
+    lines = [{"repeat": repeat, "yardstick_per_s": speed} for repeat, speed in enumerate(speeds)]
+    return Bench({**header, **changes}, lines)
+
+
+def test_another_machine_another_version_and_other_settings_are_said():
+    newer = {"machine": {"processor": "y"}, "versions": {"torch": "2.14"}}
+    other = bench(**newer, overrides=["workers.num=2"])
+    assert list(notes([bench()], [other], DEFAULT)) == [
+        "another machine: processor was x, is y",
+        "another version: torch was 2.13, is 2.14",
+        "measured differently: overrides was empty, is workers.num=2",
+    ]
+
+
+def test_a_machine_that_was_itself_slower_is_said():
+    slower = bench([0.9 * speed for speed in STEADY])
+    (note,) = notes([bench(STEADY)], [slower], DEFAULT)
+    assert note.startswith("the machine itself was 10.0% slower in the second, ")
+    same = bench([0.98 * speed for speed in STEADY])
+    assert list(notes([bench(STEADY)], [same], DEFAULT)) == []
+
+
+def test_a_comparison_has_a_row_per_cell(capsys):
+    before, after = [measured([100.0] * 6, "a")], [measured([50.0] * 6, "a"), measured([1.0], "b")]
+    bench_lines.print_verdicts(judged(before, after, DEFAULT), "train")
+    out = capsys.readouterr().out
+    assert "-50.0%" in out
+    assert "only in the second" in out
