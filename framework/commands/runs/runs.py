@@ -11,11 +11,15 @@ from typing import Any, final
 
 import numpy as np
 
+from framework.cli import run_records
+from framework.cli.allowed import names_no_server
 from framework.cli.options import option, run_options
 from framework.cli.outcome import RunOutcome
-from framework.cli.run_records import UNKNOWN, RunRecord, chosen, read_record, run_dirs, varying
+from framework.cli.run_records import RunRecord, chosen, read_record
 from framework.cli.tables import plain, plural, print_table, seconds, size
-from framework.errors import ConfigError, did_you_mean, listed, say
+from framework.errors import ConfigError, ResourceError, did_you_mean, listed, say
+from framework.system import run_dir
+from framework.system.durable import locked
 
 ACTIONS = ("list", "send")
 FACTS = ("status", "code", "reason", "started", "steps", "time_s", "disk_bytes")
@@ -64,8 +68,6 @@ def _runs(options: RunsOptions, _: Path) -> RunOutcome:
             if value := getattr(options, key):
                 where = f"{key} = {value}"[:200]
                 raise ConfigError(372, where, "is not read by action=send", "leave it out")
-        from framework.commands.runs.send_runs import send  # noqa: PLC0415  # loads torch
-
         send([Path(name) for name in options.runs])
         return RunOutcome(0, "sent")
     if options.runs:
@@ -75,7 +77,7 @@ def _runs(options: RunsOptions, _: Path) -> RunOutcome:
     if not folder.is_dir():
         fix = "give the folder of runs: paceline runs FOLDER"
         raise ConfigError(373, f"folder = {folder}", "no such folder", fix)
-    runs = chosen_runs(map(read_record, run_dirs(folder)), options.where, options.sort)
+    runs = chosen_runs(map(read_record, run_records.run_dirs(folder)), options.where, options.sort)
     if options.json:
         print_json(runs)
     else:
@@ -141,7 +143,7 @@ class RunValues:
                 value = getattr(run, name)
             elif name not in run.metrics and name not in run.config:
                 choice = chosen(run, name)
-                value = None if choice == UNKNOWN else choice
+                value = None if choice == run_records.UNKNOWN else choice
             values.append(value)
         if all(value is None for value in values) and name not in self.names:
             return None
@@ -155,7 +157,7 @@ def print_runs(runs: Sequence[RunRecord], folder: Path) -> None:
     if not runs:
         say(f"no runs in {folder}")
         return
-    keys = varying(runs)
+    keys = run_records.varying(runs)
     metrics = list(dict.fromkeys(name for run in runs for name in run.metrics))
     shown_keys, shown_metrics = keys[:MOST_CHOICES], metrics[:MOST_METRICS]
     rows: list[list[str]] = []
@@ -166,18 +168,12 @@ def print_runs(runs: Sequence[RunRecord], folder: Path) -> None:
         name = run.name if place == "." else place
         num_bytes = run.disk_bytes
         total_bytes += num_bytes
-        rows.append(
-            [
-                name,
-                f"{run.status} ({run.code})" if run.code else run.status,
-                *(chosen(run, key) for key in shown_keys),
-                *(plain(run.metrics.get(metric)) for metric in shown_metrics),
-                plain(run.steps),
-                seconds(run.time_s),
-                size(num_bytes),
-                run.started[5:16].replace("T", " "),  # without the year and the seconds
-            ]
-        )
+        row = [name, f"{run.status} ({run.code})" if run.code else run.status]
+        row += [chosen(run, key) for key in shown_keys]
+        row += [plain(run.metrics.get(metric)) for metric in shown_metrics]
+        row += [plain(run.steps), seconds(run.time_s), size(num_bytes)]
+        # without the year and the seconds
+        rows.append([*row, run.started[5:16].replace("T", " ")])
         if run.status in ("failed", "damaged", "running") and run.reason:
             reasons.append(f"{name}: {run.status}: {run.reason}")
     left = ("run", "status", *shown_keys)
@@ -200,3 +196,74 @@ def print_json(runs: Sequence[RunRecord]) -> None:
             known[name] = {key: v if math.isfinite(v) else None for key, v in values.items()}
         objects.append({**known, "choices": dict(run.choices), "config": dict(run.config)})
     print(json.dumps(objects))
+
+
+def send(paths: Sequence[Path]) -> None:
+    """Send the events that wait in the run directories.
+
+    ConfigError C375 (no run), C379 (no server on the web); ResourceError R190 (it is running), R192
+    (a server does not take an event).
+    """
+    for path in paths:
+        run_dir.check_entry(path)
+        if not run_dir.is_file(path / run_dir.FACTS):
+            fix = "name the directory of a run, as 'paceline runs' lists it"
+            raise ConfigError(
+                375, str(path), f"is no run directory: it has no {run_dir.FACTS}", fix
+            )
+        if owner := run_records.running_by(path):
+            fix = "it sends its events itself; wait until it ends"
+            raise ResourceError(190, str(path), f"{owner} is training there", fix)
+        run = read_record(path)
+        with locked(path / run_records.LOCK, lambda _: None, needed=False):
+            run_dir.own_files(path)
+            names = [
+                name
+                for name in ("mlflow", "wandb")
+                if run_dir.is_file(path / "outbox" / f"{name}.jsonl")
+            ]
+            for name in names:
+                _send(run, name)
+        if not names:
+            say(f"{path}: no tracking server was chosen")
+
+
+def _send(run: RunRecord, server: str) -> None:
+    """Send the events of one outbox, and end those of a run that was killed."""
+    # These load torch, which a list need not wait for.
+    from framework.sink.base import Outbox, Tracker, reason_of  # noqa: PLC0415
+    from framework.sink.mlflow import MLflowTracker  # noqa: PLC0415
+    from framework.sink.wandb import WandbTracker  # noqa: PLC0415
+
+    outbox = Outbox(run.path, server)
+    checkpoints = outbox.state.get("checkpoints") is not False
+    tracker: Tracker
+    if server == "mlflow":
+        # The directory may be somebody else's, and the server gets the user's token.
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        known = str(outbox.state.get("uri"))
+        if not uri and known.startswith("sqlite:") and names_no_server(known):
+            uri = known
+        if not uri:
+            where = f"{outbox.run_dir}: {known}"[:200]
+            what = "is where the run was sent, and a file must not choose who gets your token"
+            raise ConfigError(379, where, what, "if you trust it, set MLFLOW_TRACKING_URI to it")
+        experiment, name = (str(outbox.state.get(key)) for key in ("experiment", "name"))
+        tracker = MLflowTracker(outbox, uri, experiment, name)
+    else:
+        project, name = (outbox.state.get(key) or "paceline" for key in ("project", "name"))
+        tracker = WandbTracker(outbox, str(project), str(name), say)
+    status = {"finished": "FINISHED", "failed": "FAILED"}.get(run.status, "KILLED")
+    outbox.end(status, run.steps or 0, checkpoints)
+    count = outbox.num_waiting()
+    try:
+        while not outbox.send(tracker):
+            pass
+        tracker.close()
+    except (ConfigError, ResourceError):
+        raise
+    except Exception as error:
+        what = f"could not be sent to {server} ({reason_of(error)})"
+        fix = "try again when the server is back"
+        raise ResourceError(192, str(run.path), what, fix) from error
+    say(f"{run.path}: {plural(count, 'event')} sent to {server}")
