@@ -1,7 +1,7 @@
 import pytest
 
 from framework.cli.outcome import print_run
-from framework.commands.train.sweep_table import SweepJob, print_sweep
+from framework.commands.train.train import SweepJob, print_sweep
 from framework.contracts.span import LateRank
 from framework.system.run_dir import write_object
 

@@ -1,6 +1,10 @@
-"""``paceline train``: compose the configuration, claim the run directory, and train."""
+"""``paceline train``: compose the configuration, claim the run directory, and train.
+
+A sweep ends with a table of its jobs.
+"""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -12,30 +16,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from rich.table import Table
 
+from framework import errors
 from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
 from framework.cli.compose_config import checked
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import as_written, stamp
-from framework.cli.outcome import conclude, discard_if_empty, told_if_stopped
+from framework.cli.outcome import conclude, discard_if_empty, metrics_words, told_if_stopped
 from framework.cli.signals import end_again
 from framework.commands.train.resume_words import resumed, to_repeat
-from framework.commands.train.sweep_table import SweepJob, print_sweep
 from framework.config.targets import val_sets
-from framework.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_PREEMPTED,
-    EXIT_TERMINATED,
-    ConfigError,
-    PacelineError,
-    ResourceError,
-    say,
-)
+from framework.contracts.span import IDLE
+from framework.errors import ConfigError, PacelineError, ResourceError, say
+from framework.measure import statistics
 from framework.parallel.processes import rank_environment
 from framework.system import run_dir as run_files
 from framework.system.durable import locked, remove_leftovers, uninterrupted, write_text
-from framework.system.run_dir import ENDED, FACTS
+from framework.system.run_dir import ENDED, FACTS, SUMMARY
+from framework.system.safe_text import SafeConsole
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:
@@ -47,6 +47,30 @@ CLAIMED = (FACTS, "config.yaml", run_files.RESOLVED)
 # Files of a run that failed before its first step. ``exit.json`` goes last: it says so.
 LEFT_BY_FAILED = (*CLAIMED, "debug.log", ENDED)
 LOCK = "run.lock"
+STOPPED = (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED, errors.EXIT_TERMINATED)
+# Without a terminal rich assumes 80 columns, and folds every row of a sweep.
+SWEEP_COLUMNS = 110
+
+
+class SweepJob(NamedTuple):
+    """A job of a sweep."""
+
+    number: int  # Hydra's, with which the name of its directory begins
+    run_dir: Path
+    words: Sequence[str]  # its overrides
+    refusal: str = ""  # why it could not start; empty if it did
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "SweepJob":
+        """Return a job that another process has run."""
+        number = re.match(r"\d*", run_dir.name)
+        words = run_files.read_object(run_dir / FACTS).get("overrides", [])
+        return cls(int(number[0]) if number and number[0] else 0, run_dir, words)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        words = [word if "=" in word else f"{word.removeprefix('~')}=null" for word in self.words]
+        return dict(word.split("=", 1) for word in words)
 
 
 class TypedTrain(NamedTuple):
@@ -111,7 +135,7 @@ def _search_value(cfg: DictConfig) -> float | None:
     A metric without the name of a validation set is the first set's.
     """
     run_dir = Path(HydraConfig.get().runtime.output_dir)
-    best = run_files.read_object(run_dir / run_files.SUMMARY).get("best") or {}
+    best = run_files.read_object(run_dir / SUMMARY).get("best") or {}
     metric = cfg.search_metric
     names = [name for name in best if name == metric or name.endswith(f".{metric}")]
     return float(best[names[0]]) if names else None
@@ -169,7 +193,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
         if not typed.jobs or typed.jobs[-1].run_dir != run_dir:  # it has not begun
             typed.jobs.append(SweepJob(number, run_dir, overrides, str(error)))
         return error.exit_code
-    if is_sweep and code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
+    if is_sweep and code in STOPPED:
         raise SweepStopped(code)
     if is_sweep:
         end_again()
@@ -289,3 +313,56 @@ def _failed_before_its_first_step(run_dir: Path) -> bool:
 def _remove_all(run_dir: Path, names: Sequence[str]) -> None:
     for name in names:
         (run_dir / name).unlink(missing_ok=True)
+
+
+def print_sweep(jobs: Sequence[SweepJob]) -> None:
+    """Print a line per job: the choices in which the jobs differ, and how it went.
+
+    The fastest choice and its test follow, or why no difference can be claimed. Jobs that differ
+    only in their seed are repeats of one choice.
+    """
+    chosen = [job.chosen for job in jobs]
+    every = dict.fromkeys(key for job in chosen for key in job)
+    keys = [key for key in every if len({job.get(key) for job in chosen}) > 1]
+    table = Table("job", *keys, title="sweep", title_justify="left")
+    for name in ("records/s", "other programs", "waiting", "validation"):
+        table.add_column(name, justify="right")
+    samples: dict[str, list[tuple[float, float, float]]] = {}
+    for job, words in zip(jobs, chosen, strict=True):
+        summary = {} if job.refusal else run_files.read_object(job.run_dir / SUMMARY)
+        choices = [words.get(key, "") for key in keys]
+        table.add_row(str(job.number), *choices, *_figures(job, summary))
+        if summary.get("status") == "finished":
+            name = " ".join(f"{k}={words[k]}" for k in keys if k in words and k != "seed")
+            load = summary.get("usage", {}).get("others_cpu_cores", 0.0)
+            samples.setdefault(name, []).append((summary["records_per_s"], load, job.number))
+    console = SafeConsole()
+    console.width = max(console.width, SWEEP_COLUMNS)
+    console.print(table)
+    if len(samples) > 1:
+        rates, loads, places = (
+            [[s[n] for s in each] for each in samples.values()] for n in range(3)
+        )
+        result = statistics.claim(rates, loads, places)
+        name = list(samples)[result.highest]
+        text = f"{statistics.NO_CLAIM} ({result.words}); the highest rate has {name}"
+        if result.proved:
+            text = f"fastest: {name} ({result.words})"
+        console.print(text, soft_wrap=True)
+    console.print(f"sweep directory: {jobs[0].run_dir.parent}", soft_wrap=True)
+
+
+def _figures(job: SweepJob, summary: Config) -> tuple[str, str, str, str]:
+    """Return the cells of one job: rate, other programs, waiting, validation."""
+    if job.refusal:
+        return "", "", "", job.refusal
+    if not summary:
+        return "", "", "", str(run_files.read_object(job.run_dir / ENDED).get("reason", "failed"))
+    waited = others = ""
+    spans = summary.get("spans") or {}
+    if waiting := spans.get(IDLE) or spans.get("wait"):
+        waited = f"{100 * waiting['share']:.0f} %"
+    usage = summary.get("usage", {})
+    if "others_cpu_cores" in usage:
+        others = f"{usage['others_cpu_cores']:.1f} cores"
+    return f"{summary['records_per_s']:,.0f}", others, waited, metrics_words(summary)
