@@ -65,8 +65,7 @@ def _replay(arguments: list[str], options: ReplayOptions, folder: Path) -> RunOu
 def replay_here(job: "RankedJob") -> RunOutcome:
     """Replay in this process. Only rank 0 writes and prints."""
     from framework.cli.progress import counted_bar  # noqa: PLC0415
-    from framework.commands.replay.show_replay import show_replay  # noqa: PLC0415
-    from framework.commands.replay.step_again import RunAgain  # noqa: PLC0415
+    from framework.commands.replay.step_again import RunAgain, show_replay  # noqa: PLC0415
 
     run_dir, step = Path(job.config["replay"]["run"]), job.config["replay"]["step"]
     if os.environ.get("RANK", "0") != "0":
@@ -83,14 +82,10 @@ def replay_here(job: "RankedJob") -> RunOutcome:
     return RunOutcome(0, "replayed")
 
 
-def _rank(path: str) -> None:
-    from framework.cli.start_rank import begin_rank  # noqa: PLC0415
-
-    begin_rank(path)
-    from framework.cli.run_ranks import run_rank  # noqa: PLC0415  # loads torch
-
-    run_rank(path, replay_here)
-
-
 if __name__ == "__main__":
-    _rank(sys.argv[1])
+    from framework.cli.start_rank import begin_rank
+
+    begin_rank(sys.argv[1])
+    from framework.cli.run_ranks import run_rank  # loads torch
+
+    run_rank(sys.argv[1], replay_here)

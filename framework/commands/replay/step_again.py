@@ -1,4 +1,4 @@
-"""Take a step of a run again: from the nearest saved state, exactly as the run took it."""
+"""Take a step of a run again: from the nearest saved state, exactly as the run took it. Show it."""
 
 import math
 import re
@@ -13,20 +13,30 @@ import torch
 from torch import Tensor
 
 from framework import errors
+from framework.cli.tables import plural, print_table
 from framework.commands.replay import watched_steps
+from framework.commands.replay.watched_steps import WatchedPass
 from framework.config.assemble import Assembly
 from framework.config.init_weights import DIGEST, with_saved_digest
 from framework.config.predict_images import class_name
 from framework.config.resume import FOLLOWS, read_config, restore
 from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
 from framework.config.training_parts import training_parts
+from framework.contracts.batch import tensors
 from framework.contracts.prediction import Predicts
 from framework.contracts.training import Objective, Report
+from framework.errors import say
 from framework.measure.host import threads_per_rank
-from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY, lines_of, number, read_object
+from framework.sink.base import write_picture
+from framework.system import run_dir as run_files
+from framework.system.durable import write_json
 from framework.train.checkpoint import Damaged, read_state, saved_steps
 from framework.train.trainer import Trainer
 
+RESULT = "replay.json"
+MOST_PICTURES = 64  # records in the picture
+MOST_ROWS = 20  # of a table on the terminal
+Summary = Mapping[str, Any]
 OTHER_RANK = 104  # of the error of ranks that did not meet the loss that ended a run
 ELSEWHERE = "replay it where it ran: on another machine other bits come out"
 
@@ -70,11 +80,6 @@ class RunHistory(NamedTuple):
     last_step: int  # the last step that the run is known to have taken
     diverged: bool  # whether a loss, a weight or gradients that were not finite ended the run
 
-    @property
-    def starts(self) -> list[int]:
-        """The steps at which the run was begun and resumed."""
-        return [part["step"] for part in self.facts.get("starts", [])]
-
     def config_of(self, step: int) -> Config:
         """Return the configuration with which a step was taken, with all ranks on this host."""
         starts = [part for part in self.facts.get("starts", []) if part["step"] < step]
@@ -95,20 +100,27 @@ def read_history(run_dir: Path) -> RunHistory:
     reports: list[LoggedReport] = []
     last = 0
     with suppress(OSError):
-        for line in lines_of(run_dir / REPORTS):
+        for line in run_files.lines_of(run_dir / run_files.REPORTS):
             if line.get("split") == "train" and line["step"] > last:
                 keys = list(line)  # those between the split and the learning rate are means
                 names = keys[keys.index("split") + 1 : keys.index("lr")]
-                values = {name: number(line[name]) for name in names}
+                values = {name: run_files.number(line[name]) for name in names}
                 means = {name: value for name, value in values.items() if value is not None}
                 reports.append(LoggedReport(last + 1, line["step"], means, line.get("skipped", 0)))
                 last = line["step"]
     states = saved_steps(run_dir)
-    ended = read_object(run_dir / ENDED)
-    counts = (ended.get("step"), read_object(run_dir / SUMMARY).get("steps"))
+    ended = run_files.read_object(run_dir / run_files.ENDED)
+    counts = (ended.get("step"), run_files.read_object(run_dir / run_files.SUMMARY).get("steps"))
     last_step = max([last, *states, *(count or 0 for count in counts)])
     diverged = ended.get("code") == errors.NumericError.exit_code
-    return RunHistory(run_dir, read_object(run_dir / FACTS), states, reports, last_step, diverged)
+    return RunHistory(
+        run_dir,
+        run_files.read_object(run_dir / run_files.FACTS),
+        states,
+        reports,
+        last_step,
+        diverged,
+    )
 
 
 def choose_step(text: str, history: RunHistory) -> StepSearch:
@@ -179,7 +191,7 @@ class RunAgain:
         self._begin = 0  # the step of the state
         self._ended = ""  # the error that ended the run, if it was met
 
-    def take(self) -> tuple[dict[str, Any], list[watched_steps.WatchedPass]]:
+    def take(self) -> tuple[dict[str, Any], list[WatchedPass]]:
         """Find the step, and take it again between its neighbors.
 
         ConfigError C343 if it is not found or not taken, DataError D340 if the data has changed.
@@ -232,9 +244,10 @@ class RunAgain:
         first = max(first, self._begin + 1)
         watch = watched_steps.StepWatch(first, last, target, lambda step: self._tell(step, last))
         position, parallel = self._begin, self.history.config_of(step)["parallel"]
+        starts = [part["step"] for part in self.history.facts.get("starts", [])]
         while True:  # a run that was resumed has parts with other configurations
             config = {**self.history.config_of(position + 1), "parallel": parallel}
-            until = min([last, *(start for start in self.history.starts if start > position)])
+            until = min([last, *(start for start in starts if start > position)])
             with closing(self._assembly(config, state)) as assembly:
                 trainer = Trainer(watch.watched(training_parts(assembly), position, until))
                 if state is not None and position == self._begin:
@@ -314,7 +327,7 @@ class RunAgain:
 
 
 def _records(
-    assembly: Assembly, objective: Objective, passes: Sequence[watched_steps.WatchedPass]
+    assembly: Assembly, objective: Objective, passes: Sequence[WatchedPass]
 ) -> list[dict[str, Any]]:
     """Return index, key, class and loss of every record, in the order of the passes."""
     source = assembly.train_source
@@ -328,4 +341,103 @@ def _records(
         losses = [None] * len(indices) if done.losses is None else done.losses.tolist()
         for index, name, loss in zip(indices, names, losses, strict=True):
             rows.append({"index": index, "key": source.key(index), "class": name, "loss": loss})
+    return rows
+
+
+def show_replay(summary: dict[str, Any], passes: Sequence[WatchedPass], run_dir: Path) -> None:
+    """Write the files into ``replay/step_N`` of the run, and print what they say.
+
+    The pictures show the records as the model got them. Images of several sizes are left out.
+    """
+    folder = run_dir / "replay" / f"step_{summary['step']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    order = torch.tensor([record.pop("place") for record in summary["records"]][:MOST_PICTURES])
+    files = [RESULT]
+    for name, first in tensors(passes[0].batch).items() if passes else ():
+        images = [done.batch[name] for done in passes]
+        is_number = first.dtype == torch.uint8 or first.is_floating_point()
+        has_pixels = first.dim() == 4 and min(first.shape[2:]) > 1 and first.shape[1] in (1, 3)
+        if is_number and has_pixels and len({part.shape[1:] for part in images}) == 1:
+            # a field may have any name
+            ending = re.sub(r"[^\w.-]", "_", f"-{name}") if len(files) > 1 else ""
+            files.append(f"batch{ending}.png")
+            write_picture(folder / files[-1], as_pixels(torch.cat(images)[order]))
+    write_json(folder / RESULT, run_files.redacted(summary))
+    print_replay(summary)
+    say(f"written: {folder} ({', '.join(files)})")
+
+
+def as_pixels(images: Tensor) -> Tensor:
+    """Return images as uint8. Each channel of floats is stretched from its least to its greatest.
+
+    Values that are not finite are black.
+    """
+    if images.dtype == torch.uint8:
+        return images.cpu()
+    values = images.detach().cpu().double()
+    finite = values.isfinite()
+    low = torch.where(finite, values, math.inf).amin((0, 2, 3), keepdim=True)
+    high = torch.where(finite, values, -math.inf).amax((0, 2, 3), keepdim=True)
+    shares = torch.where(finite, (values - low) / (high - low).clamp(min=1e-12), 0.0)
+    return (255 * shares.nan_to_num(0.0)).round().to(torch.uint8)
+
+
+def print_replay(summary: Summary) -> None:
+    """Print the step, its records, and the gradients beside its neighbors'."""
+    skipped = "" if summary["updated"] else ", and the step was skipped"
+    means = ", ".join(f"{name} {value:.4f}" for name, value in summary["means"].items())
+    rate = f"learning rate {summary['learning_rate']:.3g}"
+    say(f"step {summary['step']} of epoch {summary['epoch']}: {means}, {rate}{skipped}")
+    search = summary["search"]
+    if search["first"] < search["last"]:
+        say(f"found among steps {search['first']} to {search['last']}")
+    checked = "no report of the run lies on the way, so nothing could be compared"
+    if differing := summary["differing_reports"]:
+        checked = f"NOT as the run took it: the report of step {differing[0]} differs"
+        checked += "; look at the versions, the threads and the processor of this machine"
+    elif repeated := summary["repeated_reports"]:
+        checked = f"{plural(len(repeated), 'report')} on the way came out equal, bit by bit"
+    origin = summary["from_state"] or "the start of the run"
+    say(f"repeated from {origin} in {summary['wall_s']:.1f} s; {checked}")
+    if summary["ended"]:
+        say(f"then the run ended: {summary['ended']}")
+    records = summary["records"]
+    title = "records"
+    if len(records) > MOST_ROWS:
+        title = f"the {MOST_ROWS} of {len(records)} records with the highest loss"
+        if records[0]["loss"] is None:
+            title = f"the first {MOST_ROWS} of {len(records)} records"
+    say(title)
+    rows: list[list[str]] = []
+    for own in records[:MOST_ROWS]:
+        loss = "" if own["loss"] is None else f"{own['loss']:.4f}"
+        rows.append([str(own["index"]), own["key"], str(own["class"] or ""), loss])
+    print_table("", ["record", "key", "class"], ["loss"], rows)
+    say("norms of the gradients, before clipping")
+    steps = sorted([summary["step"], *(own["step"] for own in summary["neighbors"])])
+    print_table("", ["layer"], [f"step {step}" for step in steps], gradient_rows(summary))
+
+
+def gradient_rows(summary: Summary, most: int = MOST_ROWS) -> list[list[str]]:
+    """Return a row per layer, with a norm for each column, after one for the loss and the total.
+
+    If there are more than ``most`` layers, those whose norm grew most against the neighbors' stay.
+    """
+    facts = sorted([summary, *summary["neighbors"]], key=lambda own: own["step"])
+
+    def growth(name: str) -> float:
+        norm = summary["gradients"][name]
+        others = [own["gradients"].get(name, 0.0) for own in summary["neighbors"]]
+        highest = max((norm for norm in others if math.isfinite(norm)), default=0.0)
+        return norm / max(highest, 1e-30) if math.isfinite(norm) else math.inf
+
+    layers = list(summary["gradients"])
+    kept = sorted(layers, key=growth, reverse=True)[:most]
+    rows = [["loss", *(f"{own['means']['loss']:.4g}" for own in facts)]]
+    total = [math.hypot(*own["gradients"].values()) for own in facts]
+    rows.append(["all layers", *(f"{norm:.4g}" for norm in total)])
+    for name in layers:
+        if name in kept:
+            norms = (own["gradients"].get(name) for own in facts)
+            rows.append([name, *("" if norm is None else f"{norm:.4g}" for norm in norms)])
     return rows

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from framework.contracts.batch import Batch, mapped, num_records, tensors
 from framework.contracts.data import MicroBatches
-from framework.contracts.loader import Loader, LoaderStats
+from framework.contracts.loader import LoaderStats
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, Outcome
 from framework.errors import words_of
@@ -54,7 +54,8 @@ class WatchedPass:
 class StepWatch:
     """Facts of the steps from ``first`` to ``last``, while a Trainer takes them.
 
-    The passes and gradients of the step ``target`` are kept. ``tell`` is called after every step.
+    It takes the place of the Trainer's loader. The passes and gradients of the step ``target`` are
+    kept. ``tell`` is called after every step.
     """
 
     parts: Parts  # the Trainer's, unwatched
@@ -64,7 +65,7 @@ class StepWatch:
     ) -> None:
         self._first = first
         self._last = last
-        self._target = target
+        self.target = target
         self._tell = tell
         self.facts: dict[int, StepFacts] = {}
         self.passes: list[WatchedPass] = []
@@ -80,9 +81,12 @@ class StepWatch:
         self._step = step
         self._until = until
         self.parts = parts
+        self.num_steps = parts.train.num_steps
+        self.identity = parts.train.identity
+        self.notes = parts.train.notes
         return replace(
             parts,
-            train=_WatchedLoader(parts.train, self),
+            train=self,
             objective=_WatchedObjective(parts.objective, self),
             precision=_WatchedPrecision(parts.precision, self),
             stop=self.finish,
@@ -97,16 +101,28 @@ class StepWatch:
             return None
         return self.facts.setdefault(number, StepFacts(number))
 
-    def begin(self, weight: float, epoch: int) -> None:
-        """Note a pass. LastStepTaken if it belongs to a step that is not wanted."""
-        if self._step >= self._until:
-            raise LastStepTaken
-        self._weight = weight
-        if not self._is_open:
-            self._tally = Tally(self.parts.objective)
-            self._is_open = True
-        if self.present is not None:
-            self.present.epoch = epoch + 1
+    def expect(self, epoch: int, start: int, steps: int) -> None:
+        pass
+
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        """Note each pass. LastStepTaken if it belongs to a step that is not wanted."""
+        with closing(self.parts.train.epoch(epoch, start)) as micro_batches:
+            for micro in micro_batches:
+                if self._step >= self._until:
+                    raise LastStepTaken
+                self._weight = micro.weight
+                if not self._is_open:
+                    self._tally = Tally(self.parts.objective)
+                    self._is_open = True
+                if self.present is not None:
+                    self.present.epoch = epoch + 1
+                yield micro
+
+    def stats(self) -> LoaderStats:
+        return self.parts.train.stats()
+
+    def close(self) -> None:
+        self.parts.train.close()
 
     def passed(self, objective: Objective, model: nn.Module, batch: Batch) -> Outcome:
         """Pass a batch to the model as the Trainer does, and keep what comes of it."""
@@ -114,7 +130,7 @@ class StepWatch:
         if facts is None or not self._is_open:
             return objective(model, batch)
         recorder: OutputRecorder | None = None
-        if facts.step == self._target and self._weight > 0:
+        if facts.step == self.target and self._weight > 0:
             recorder = OutputRecorder(model)
         outcome = objective(recorder or model, batch)
         place = PassPlace(facts.step, batch.get("index"))
@@ -124,15 +140,6 @@ class StepWatch:
             self.passes.append(WatchedPass(batch, outputs))
         return outcome
 
-    def stepped(self, precision: Precision, optimizer: torch.optim.Optimizer) -> None:
-        """Note the gradients, before the optimizer uses and may clip them."""
-        if (facts := self.present) is not None:
-            facts.learning_rate = float(optimizer.param_groups[0]["lr"])
-            facts.finite = are_finite(gradients(optimizer))
-            if self._target is not None:
-                model = self.parts.parallel.unwrap(self.parts.model)
-                facts.gradients = gradient_norms(model, precision.loss_scale)
-
     def finish(self) -> bool:
         """Complete the facts of the present step, if any. Never asks the Trainer to stop."""
         if not self._is_open:
@@ -141,7 +148,7 @@ class StepWatch:
         if facts is not None:
             facts.means = self._tally.results(parts.parallel.total).means
             facts.finite &= math.isfinite(facts.means["loss"])
-        if facts is not None and facts.step == self._target:
+        if facts is not None and facts.step == self.target:
             keeps = kept_generators(parts.parallel.device)
             with keeps, torch.no_grad(), parts.precision.autocast():
                 try:
@@ -155,31 +162,6 @@ class StepWatch:
         self._step += 1
         self._tell(self._step)
         return False
-
-
-@final
-class _WatchedLoader:
-    def __init__(self, inner: Loader, watch: StepWatch) -> None:
-        self._inner = inner
-        self._watch = watch
-        self.num_steps = inner.num_steps
-        self.identity = inner.identity
-        self.notes = inner.notes
-
-    def expect(self, epoch: int, start: int, steps: int) -> None:
-        pass
-
-    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with closing(self._inner.epoch(epoch, start)) as micro_batches:
-            for micro in micro_batches:
-                self._watch.begin(micro.weight, epoch)
-                yield micro
-
-    def stats(self) -> LoaderStats:
-        return self._inner.stats()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 @final
@@ -209,10 +191,17 @@ class _WatchedPrecision:
     def step(
         self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
     ) -> bool:
-        self._watch.stepped(self._inner, optimizer)
+        """Note the gradients, before the optimizer uses and may clip them."""
+        facts, parts = self._watch.present, self._watch.parts
+        if facts is not None:
+            facts.learning_rate = float(optimizer.param_groups[0]["lr"])
+            facts.finite = are_finite(gradients(optimizer))
+            if self._watch.target is not None:
+                model = parts.parallel.unwrap(parts.model)
+                facts.gradients = gradient_norms(model, self._inner.loss_scale)
         changed = self._inner.step(optimizer, clip_norm, skip_bad)
-        if self._watch.present is not None:
-            self._watch.present.updated = changed
+        if facts is not None:
+            facts.updated = changed
         return changed
 
 

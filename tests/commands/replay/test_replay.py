@@ -50,11 +50,7 @@ def test_the_worst_step_is_found(run):
     [
         (["run"], "C103"),
         (["nowhere", "step=1"], "K120"),
-        (["run", "step=0"], "C340"),
         (["run", "step=[1]"], "C340"),
-        (["run", "step=1000"], "C341"),
-        (["run", "step=max:los"], "C342"),
-        (["run", "step=nan"], "C343"),
         (["run", "setp=3"], "C102"),
     ],
 )

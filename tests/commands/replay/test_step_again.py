@@ -1,19 +1,31 @@
 """Steps that are taken again come out equal, bit by bit."""
 
 import json
+import math
+from pathlib import Path
 
+import cv2
 import pytest
+import torch
+from torch import nn
 
+from framework.commands.replay.step_again import (
+    LoggedReport,
+    RunHistory,
+    StepSearch,
+    as_pixels,
+    choose_step,
+    gradient_rows,
+    print_replay,
+    read_history,
+    show_replay,
+)
+from framework.commands.replay.watched_steps import WatchedPass, gradient_norms
 from framework.errors import ConfigError, DataError
 from framework.system.run_dir import read_json, write_object
+from framework.train.checkpoint import save_state
 from tests.cli.command import paceline
-from tests.commands.replay.replayed_runs import (
-    SMALL,
-    check_steps,
-    known_run,
-    losses_of,
-    replayed,
-)
+from tests.commands.replay.replayed_runs import SMALL, check_steps, known_run, losses_of, replayed
 from tests.saved_runs import change
 
 
@@ -139,3 +151,146 @@ def test_a_store_that_has_changed_is_refused(tmp_path):
     (tmp_path / "digits" / "train.h5").write_bytes((tmp_path / "digits" / "val.h5").read_bytes())
     with pytest.raises(DataError, match="D340"):
         replayed(known.path, 6)
+
+
+def test_a_layer_is_a_module_with_parameters_of_its_own():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 1)))
+    model(torch.ones(1, 2)).sum().backward()
+    norms = gradient_norms(model, scale=2.0)
+    assert list(norms) == ["0", "2.0"]
+    own = [part.grad.flatten() for part in model[0].parameters()]
+    assert norms["0"] == pytest.approx(float(torch.cat(own).norm()) / 2)
+
+
+# Which step a text names
+
+
+def history(*reports, last_step=20, diverged=False):
+    return RunHistory(Path("run"), {}, {}, reports, last_step, diverged)
+
+
+REPORTS = (
+    LoggedReport(1, 5, {"loss": 2.0, "accuracy": 0.1}, 0),
+    LoggedReport(6, 10, {"loss": 3.0, "accuracy": 0.3}, 0),
+    LoggedReport(11, 20, {"loss": 1.0, "accuracy": 0.2}, 1),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"), [("max:loss", 6), ("min:loss", 11), ("min:accuracy", 1), ("nan", 11)]
+)
+def test_the_worst_report_is_searched(text, first):
+    assert choose_step(text, history(*REPORTS)).first == first
+
+
+def test_a_mean_that_is_no_number_is_the_worst():
+    bad = LoggedReport(21, 25, {"loss": math.nan}, 0)
+    assert choose_step("min:loss", history(*REPORTS, bad)).first == 21
+
+
+def test_a_run_that_diverged_is_searched_after_its_last_report():
+    search = choose_step("nan", history(*REPORTS[:2], last_step=12, diverged=True))
+    assert search == StepSearch(11, 13)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 340), ("worst", 340), ("max:", 340), ("21", 341), ("max:los", 342), ("nan", 343)],
+)
+def test_what_names_no_step_is_said(text, number):
+    with pytest.raises(ConfigError, match=f"C{number}"):
+        choose_step(text, history(*REPORTS[:2]))
+
+
+# What the files of a run say
+
+
+def line(step, split="train", **more):
+    values = {"step": step, "epoch": 1, "split": split, "loss": 1.5 / step, "lr": 0.1}
+    return json.dumps({**values, **more}) + "\n"
+
+
+def test_reports_cover_the_steps_since_the_one_before(tmp_path):
+    text = line(5) + line(5, "val") + "damaged\n" + line(8, skipped=2)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    expected = [LoggedReport(1, 5, {"loss": 0.3}, 0), LoggedReport(6, 8, {"loss": 1.5 / 8}, 2)]
+    assert read_history(tmp_path).reports == expected
+
+
+def test_the_last_step_is_the_last_that_any_file_knows(tmp_path):
+    assert read_history(tmp_path).last_step == 0
+    (tmp_path / "metrics.jsonl").write_text(line(5))
+    write_object(tmp_path / "exit.json", {"code": 6, "step": 7})
+    history = read_history(tmp_path)
+    assert (history.last_step, history.diverged) == (7, True)
+
+
+def test_states_are_known_by_their_steps_without_those_that_a_resume_left_behind(tmp_path):
+    for sequence, step in enumerate((4, 8, 6), 1):
+        save_state(tmp_path / "checkpoints" / f"step-{step:08}.pt", {"step": step}, step, sequence)
+    (tmp_path / "checkpoints" / "step-00000009.pt").write_bytes(b"no state")
+    assert sorted(read_history(tmp_path).states) == [4, 6]
+
+
+# What a replay shows: its files, and the lines on the terminal
+
+
+NEIGHBOR = {"step": 6, "means": {"loss": 1.0}, "gradients": {"stem": 1.0, "<b>": 1.0}}
+RECORDS = [
+    {"index": 3, "key": "a\x1b[2J", "class": "cat", "loss": math.nan, "place": 1},
+    *({"index": n, "key": "", "class": None, "loss": 1.0, "place": n} for n in range(2, 30)),
+]
+
+
+@pytest.fixture
+def summary():
+    return {
+        "run": "<script>",
+        "step": 7,
+        "epoch": 2,
+        "learning_rate": 0.1,
+        "means": {"loss": math.nan},
+        "gradients": {"stem": 2.0, "<b>": math.nan},
+        "neighbors": [NEIGHBOR],
+        "updated": False,
+        "search": {"first": 1, "last": 10},
+        "ended": "error[N101]: step 10",
+        "from_state": None,
+        "repeated_reports": [],
+        "differing_reports": [5],
+        "wall_s": 2.0,
+        "records": [dict(record) for record in RECORDS],
+    }
+
+
+def test_the_files_show_records_in_their_order(tmp_path, summary):
+    images = torch.arange(30 * 12.0).reshape(30, 3, 2, 2)
+    show_replay(summary, [WatchedPass({"index": torch.arange(30), "image": images})], tmp_path)
+    folder = tmp_path / "replay" / "step_7"
+    assert json.loads((folder / "replay.json").read_text())["records"][0]["index"] == 3
+    assert cv2.imread(str(folder / "batch.png")).shape[2] == 3
+
+
+def test_what_counts_is_said(summary, capsys):
+    print_replay(summary)
+    text = capsys.readouterr().out
+    assert "step 7 of epoch 2: loss nan, learning rate 0.1, and the step was skipped" in text
+    assert "found among steps 1 to 10" in text
+    assert "NOT as the run took it: the report of step 5 differs" in text
+    assert "then the run ended: error[N101]" in text
+    assert "the 20 of 29 records with the highest loss" in text
+    assert "\x1b[2J" not in text
+
+
+def test_the_layers_that_grew_most_stay(summary):
+    rows = gradient_rows(summary, most=1)
+    assert [row[0] for row in rows] == ["loss", "all layers", "<b>"]
+    assert rows[2] == ["<b>", "1", "nan"]
+    assert len(gradient_rows(summary)) == 4
+
+
+def test_floats_are_stretched_by_channel_and_what_is_not_finite_is_black():
+    images = torch.zeros(2, 1, 2, 2)
+    images[0, 0] = torch.tensor([[-1.0, 0.0], [1.0, math.nan]])
+    assert as_pixels(images)[0, 0].tolist() == [[0, 128], [255, 0]]
+    assert not as_pixels(torch.full((1, 3, 2, 2), math.nan)).any()
