@@ -47,11 +47,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 HOMES = {
     "h5py": {"store/hdf5_store.py"},
     "lmdb": {"store/lmdb_store.py"},
-    "isal": {
-        "train/checkpoint.py",
-        "store/file_store.py",
-        "store/lmdb_store.py",
-    },
+    "isal": {"train/checkpoint.py", "store/file_store.py", "store/lmdb_store.py"},
     "nvidia": {"data/dali.py"},
     "simplejpeg": {"media/decode.py"},
     "hydra": {"config/build.py", "cli", "commands"},

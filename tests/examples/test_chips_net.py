@@ -12,13 +12,7 @@ def test_its_convolutions_and_pools_are_the_article_s():
         layer.out_channels
         for layer in ChipsNet(3, 2, 32, 0.5).features
         if isinstance(layer, nn.Conv2d)
-    ] == [
-        16,
-        32,
-        32,
-        64,
-        64,
-    ]
+    ] == [16, 32, 32, 64, 64]
 
 
 @pytest.mark.parametrize("size", [16, 40, 125])

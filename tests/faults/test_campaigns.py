@@ -29,14 +29,7 @@ def dataset(tmp_path_factory):
     return str(tmp_path_factory.mktemp("digits") / "digits")
 
 
-MUTATED = {
-    "decoded": 6,
-    "read": 2,
-    "read_by_dali": 1,
-    "packed": 2,
-    "stored": 3,
-    "packed_inputs": 1,
-}
+MUTATED = {"decoded": 6, "read": 2, "read_by_dali": 1, "packed": 2, "stored": 3, "packed_inputs": 1}
 
 
 @pytest.mark.parametrize("name", MUTATED)

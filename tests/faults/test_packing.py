@@ -133,10 +133,7 @@ def test_packing_ends_at_once_at_a_signal_and_the_same_command_resumes():
 # ----------------------------------------------------------------------------- P5 to P12: bad files
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["pack.encode=keep"], ["pack.encode=raw", "pack.size=[24,24]"]],
-)
+@pytest.mark.parametrize("words", [["pack.encode=keep"], ["pack.encode=raw", "pack.size=[24,24]"]])
 def test_p5_a_truncated_image_is_never_packed_whatever_becomes_of_it(words):
     for name, data in (("jpg", jpeg()), ("png", png())):
         put(f"images/a/good.{name}", data)
@@ -314,10 +311,7 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time():
 
     done = forked.paceline(*words, before=fill)
     assert done.code == 0, done.err
-    assert re.search(
-        r"error\[R101\]: disk/.*No space left.*the same command resumes",
-        done.err,
-    )
+    assert re.search(r"error\[R101\]: disk/.*No space left.*the same command resumes", done.err)
     assert "packed 100 records" in done.err
 
 

@@ -80,10 +80,7 @@ def training():
 
 def commands(path):
     """Return every command that reads a store."""
-    return [
-        train(path, "epochs=1"),
-        ["inspect", path],
-    ]
+    return [train(path, "epochs=1"), ["inspect", path]]
 
 
 # -------------------------------------------------------------- R1, R2, R3, R5: damaged and foreign
@@ -141,11 +138,7 @@ LIKE_LMDB = struct.pack("<16xI", 0xBEEFC0DE) + bytes(9000)
 
 
 @pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"hello", id="text"),
-        pytest.param(LIKE_LMDB, id="head of LMDB"),
-    ],
+    "data", [pytest.param(b"hello", id="text"), pytest.param(LIKE_LMDB, id="head of LMDB")]
 )
 def test_r5_any_other_file_is_one_line(data):
     Path("x.h5").write_bytes(data)

@@ -19,10 +19,7 @@ from framework.commands.report.report import write_report
 from tests.commands.report.runs import cell, make_bench, make_run
 
 REASON = "needs Debian's packages chromium and chromium-driver"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not shutil.which("chromedriver"), reason=REASON),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("chromedriver"), reason=REASON)]
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 HOSTILE = "<script>document.title='hacked'</script>"
 FLAGS = [
