@@ -185,7 +185,7 @@ def test_the_code_that_a_page_names_exists():
 
 OWN = [
     ROOT / "tests" / "faults" / f"test_{name}.py"
-    for name in ("packing", "reading", "loading", "training")
+    for name in ("packing", "reading", "training")
 ]
 
 

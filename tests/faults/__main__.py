@@ -9,7 +9,8 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -17,17 +18,13 @@ from framework.measure.host import machine
 from tests.faults import (
     bait,
     cycles,
-    exits,
     foreign,
     hostile,
     mutated,
     options,
-    packing,
-    ranks,
-    reading,
     spelling,
     starting,
-    states,
+    stores,
     topologies,
     training,
 )
@@ -36,76 +33,69 @@ from tests.faults.lanes import Row, repeat, told
 HEAD = "| fault | tried | survived | took | |\n| --- | --- | --- | --- | --- |"
 
 
-def of_one_process(fault: str, attempt: Callable[..., str], times: int, seed: int) -> Iterator[Row]:
-    """Repeat ``attempt`` on runs of one process, in every precision."""
+@contextmanager
+def place_of(
+    precisions: Sequence[str] = tuple(training.PRECISIONS), ranks: bool = False
+) -> Generator[training.Place]:
+    """Yield stores and undisturbed runs, also of two ranks if ``ranks``."""
     with tempfile.TemporaryDirectory() as folder:
-        yield repeat(fault, partial(attempt, training.make_place(Path(folder))), times, seed)
+        place = training.make_place(Path(folder), tuple(precisions))
+        yield training.with_ranks(place, Path(folder)) if ranks else place
+
+
+def kills(times: int, seed: int) -> Iterator[Row]:
+    fault = "kill -9 in training, then resumed: the same bits"
+    with place_of() as place:
+        yield repeat(fault, partial(training.killed_at_random, place), times, seed)
+
+
+def stops(times: int, seed: int) -> Iterator[Row]:
+    fault = "SIGTERM, SIGUSR1: saved, nothing lost"
+    with place_of() as place:
+        yield repeat(fault, partial(training.told_to_stop, place), times, seed)
 
 
 def saves(times: int, seed: int) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        place = training.make_place(Path(folder))
+    each = -(-times // len(training.POINTS))
+    with place_of() as place:
         for point in training.POINTS:
             attempt = partial(training.killed_while_saving, place, point)
-            yield repeat(
-                f"kill -9 in a save, at {point}", attempt, -(-times // len(training.POINTS)), seed
-            )
+            yield repeat(f"kill -9 in a save, at {point}", attempt, each, seed)
 
 
 def ddp(times: int, seed: int) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        place = ranks.with_ranks(training.make_place(Path(folder), ("fp32",)), Path(folder))
-        fault = "kill -9 of a rank of two or of their parent: all down in 15 s, the same bits"
-        yield repeat(fault, partial(ranks.one_killed, place), times, seed, lanes=1)
+    fault = "kill -9 of a rank of two or of their parent: all down in 15 s, the same bits"
+    with place_of(["fp32"], ranks=True) as place:
+        yield repeat(fault, partial(training.one_killed, place), times, seed, lanes=1)
 
 
 def restarts(times: int, seed: int) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        place = ranks.with_ranks(training.make_place(Path(folder), ("fp32",)), Path(folder))
+    with place_of(["fp32"], ranks=True) as place:
         fault = "kill -9 of a rank of two, max_restarts=3: at work again in 15 s, the same bits"
-        yield repeat(fault, partial(ranks.killed_and_started_again, place), times, seed, lanes=1)
+        yield repeat(fault, partial(training.killed_and_started_again, place), times, seed, lanes=1)
         fault = "kill -9 of a rank that another waits for at the start: all down in 15 s"
-        yield repeat(
-            fault,
-            partial(ranks.one_killed_while_they_meet, place),
-            max(1, times // 10),
-            seed,
-            lanes=1,
-        )
+        attempt = partial(training.one_killed_while_they_meet, place)
+        yield repeat(fault, attempt, max(1, times // 10), seed, lanes=1)
 
 
 def flips(times: int, seed: int) -> Iterator[Row]:
+    fault = "bits of a checkpoint flipped, or cut off: told before unpickling"
     with tempfile.TemporaryDirectory() as folder:
-        whole = states.make_state(Path(folder, "state.pt"))
-        yield repeat(
-            "bits of a checkpoint flipped, or cut off: told before unpickling",
-            partial(states.is_refused, whole),
-            times,
-            seed,
-        )
+        whole = training.make_state(Path(folder, "state.pt"))
+        yield repeat(fault, partial(training.is_refused, whole), times, seed)
 
 
 CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
-    "kills": (
-        partial(
-            of_one_process,
-            "kill -9 in training, then resumed: the same bits",
-            training.killed_at_random,
-        ),
-        500,
-    ),
+    "kills": (kills, 500),
     "saves": (saves, 140),
-    "stops": (
-        partial(of_one_process, "SIGTERM, SIGUSR1: saved, nothing lost", training.told_to_stop),
-        100,
-    ),
+    "stops": (stops, 100),
     "starts": (starting.rows, 1000),
-    "exits": (exits.rows, 400),
+    "exits": (starting.rows_of_hosts, 400),
     "ddp": (ddp, 30),
     "restarts": (restarts, 50),
     "flips": (flips, 5000),
-    "packing": (packing.rows, 200),
-    "reading": (reading.rows, 5000),
+    "packing": (stores.rows_of_packing, 200),
+    "reading": (stores.rows, 5000),
     "mutated": (mutated.rows, 5000),
     "topologies": (topologies.rows, 100_000),
     "options": (options.rows, 540),
@@ -141,14 +131,8 @@ def write(rows: list[Row], seed: int) -> None:
     """Write the table to a file, with the machine that it was measured on."""
     host = machine()
     where = f"{host['num_cores']} cores of {host['processor']}, {host['platform']}"
-    lines = [
-        f"# Faults, {time.strftime('%F')}",
-        "",
-        f"`make faults`, seed {seed}; {where}.",
-        "",
-        HEAD,
-        *map(told, rows),
-    ]
+    lines = [f"# Faults, {time.strftime('%F')}", "", f"`make faults`, seed {seed}; {where}.", ""]
+    lines += [HEAD, *map(told, rows)]
     lines += [f"- {line}" for row in rows for line in row.failed]
     path = Path(__file__).parents[2] / "benchmarks/results" / f"{time.strftime('%F')}-faults.md"
     path.write_text("\n".join(lines) + "\n")

@@ -4,6 +4,7 @@ The command must end with a documented exit code, print no traceback and leave n
 the next run must work.
 """
 
+import json
 import os
 import random
 import shutil
@@ -12,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, chdir, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +24,14 @@ import numpy as np
 
 from framework.system.stopping import NUMBERS
 from tests.cli.command import Done
+from tests.cluster.namespaces import Hosts, refused
 from tests.conftest import orphaned_memory
 from tests.faults.forked import paceline
 from tests.faults.lanes import Row, repeat
 
 # 0: it was over already; 75 and 130: state saved; 130 and 143: nothing to save
 CODES = {signal.SIGINT: (0, 130), signal.SIGTERM: (0, 75, 143), signal.SIGUSR1: (0, 75, 143)}
+TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "terminate called", "Error:")
 LIMIT_S = 120.0
 FOLDER = Path(__file__).parents[2]
 SMALL = ("recipes=digits", "max_steps=2", "limit=48", "batch_size=16")
@@ -102,14 +107,8 @@ class Started:
         environment["TMPDIR"] = str(self.temporary)
         start = ["-m", "framework"] if program is None else ["-c", program]
         command = [*prefix, sys.executable, *start, *words]
-        self.process = subprocess.Popen(
-            command,
-            stdout=self.out,
-            stderr=self.err,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            process_group=0,
-        )
+        pipes = {"stdout": self.out, "stderr": self.err, "stdin": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, env=environment, process_group=0, **pipes)
         self.pid = self.process.pid
 
     def wait_for_handlers(self) -> None:
@@ -189,12 +188,6 @@ def make_place(folder: Path) -> Path:
     return folder
 
 
-def good(started: Started) -> None:
-    """Wait for the end of a command that must succeed."""
-    done = started.end()
-    assert done.code == 0, f"exit code {done.code}: {done.err[-500:]}"
-
-
 def words_of(way: Way, place: Path) -> list[str]:
     """Return the command line, with the dataset that is there already."""
     dataset = [] if way.words[0] == "pack" else [f"dataset={place}/digits"]
@@ -228,23 +221,17 @@ def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> s
     time.sleep(moment_s)
     started.send(number, way.group)
     done = started.end()
-    where = (
-        f"{way.name}, {signal.Signals(number).name} after {moment_s:.3f} s, exit code {done.code}"
-    )
     fault = fault_of(done, number) or left_behind(started, done.code, before, place, way)
     if not fault and go_on:
         again = words_of(way, place)
-        again += (
-            ["resume=auto"]
-            if way.words[-1] != "hydra.sweep.dir=sweep" and way.words[0] == "train"
-            else []
-        )
+        if way.words[0] == "train" and way.words[-1] != "hydra.sweep.dir=sweep":
+            again.append("resume=auto")
         shutil.rmtree("sweep", ignore_errors=True)
-        second = Started(again)
-        ended = second.end()
-        fault = (
-            "" if ended.code == 0 else f"the next run: exit code {ended.code}: {ended.err[-500:]}"
-        )
+        ended = Started(again).end()
+        if ended.code:
+            fault = f"the next run: exit code {ended.code}: {ended.err[-500:]}"
+    name = signal.Signals(number).name
+    where = f"{way.name}, {name} after {moment_s:.3f} s, exit code {done.code}"
     return f"{where}: {fault}" if fault else ""
 
 
@@ -263,13 +250,7 @@ def fault_of(done: Done, number: int) -> str:
     if done.code not in CODES[signal.Signals(number)]:
         return f"not a documented exit code: {done.err[-700:]}"
     words = done.out + done.err
-    for trace in (
-        "Traceback",
-        "Exception ignored",
-        "Fatal Python error",
-        "terminate called",
-        "Error:",
-    ):
+    for trace in TRACES:
         if trace in words:
             return f"{trace}: {words[-900:]}"
     if done.code and not done.err.strip():
@@ -286,25 +267,19 @@ def left_behind(started: Started, code: int, before: set[str], place: Path, way:
     if pids := started.settled():
         return f"processes left: {pids}"
     files = [str(path) for folder in (Path.cwd(), place) for path in folder.rglob("*")]
-    wrong = [
-        path
-        for path in files
-        if ".tmp." in path or path.endswith((".lock", "run.next.json", ".part"))
-    ]
+    temporary = (".lock", "run.next.json", ".part")
+    wrong = [path for path in files if ".tmp." in path or path.endswith(temporary)]
     wrong += [name for name in os.listdir() if name not in (*way.folders, "arrays.npz", "outputs")]
     if code:
-        wrong += [
-            str(path) for path in Path.cwd().rglob("*") if path.is_dir() and not any(path.iterdir())
-        ]
+        folders = [path for path in Path.cwd().rglob("*") if path.is_dir()]
+        wrong += [str(path) for path in folders if not any(path.iterdir())]
     wrong += started.temporary_left
     if segments := orphaned_memory() - before:
         time.sleep(2.0)  # those of a test beside this one go by themselves
         wrong += sorted(segments & orphaned_memory())
     run = Path("run")
     if run.exists() and not (run / "exit.json").exists():
-        wrong.append(
-            f"a run that does not say how it ended: {sorted(path.name for path in run.iterdir())}"
-        )
+        wrong.append(f"a run that does not say how it ended: {sorted(os.listdir(run))}")
     return f"left behind: {wrong}" if wrong else ""
 
 
@@ -327,16 +302,159 @@ def rows(times: int, seed: int, lanes: int = 2) -> Iterator[Row]:
 
 def duration_s(place: Path, way: Way) -> float:
     """Return how long the command takes from its first line to its end."""
-    with tempfile.TemporaryDirectory() as folder:
-        home = os.getcwd()
-        os.chdir(folder)
-        try:
-            if way.words[0] == "pack":
-                shutil.copy(place / "arrays.npz", "arrays.npz")
-            started = Started(words_of(way, place))
-            started.wait_for_handlers()
-            start = time.monotonic()
-            good(started)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        if way.words[0] == "pack":
+            shutil.copy(place / "arrays.npz", "arrays.npz")
+        started = Started(words_of(way, place))
+        started.wait_for_handlers()
+        start = time.monotonic()
+        done = started.end()
+        assert done.code == 0, f"exit code {done.code}: {done.err[-500:]}"
+        return time.monotonic() - start
+
+
+# ------------------------------------------------------- from the start of a run to its end
+
+NUM_STEPS = 60
+STEP_S = 600.0  # to get to a step: the cores may be busy
+SIXTY_STEPS = (
+    *("train", "recipes=digits", "batch_size=96", f"max_steps={NUM_STEPS}", "report_every=1"),
+    *("checkpoint.every_steps=20", "sink=[jsonl]", "loader=prefetch", "hydra.run.dir=run"),
+)
+WAYS_OF_ONE_HOST = (("workers.num=2", "workers.kind=process"), DDP)
+WAY_OF_TWO_HOSTS = (
+    *("parallel=ddp", "parallel.num_nodes=2", "parallel.num_processes=1"),
+    "parallel.timeout_s=20",
+)
+BEFORE_STEPS = 0.4  # of the signals
+Begin = Callable[[Path, random.Random], AbstractContextManager[list[Started]]]
+
+
+@contextmanager
+def one_host(place: Path, draw: random.Random) -> Generator[list[Started]]:
+    """Start a run with worker processes, or with two ranks."""
+    command = Started((*SIXTY_STEPS, f"dataset={place}/digits", *draw.choice(WAYS_OF_ONE_HOST)))
+    with _ended([command]):
+        yield [command]
+
+
+@contextmanager
+def two_hosts(place: Path, draw: random.Random) -> Generator[list[Started]]:
+    """Start a run of two hosts with a rank each."""
+    with Hosts(2) as hosts:
+        endpoint = f"parallel.endpoint={hosts.address(0)}:29400"
+        words = (*SIXTY_STEPS, f"dataset={place}/digits", *WAY_OF_TWO_HOSTS, endpoint)
+        commands = [Started(words, prefix=hosts.on(number)) for number in range(2)]
+        with _ended(commands):
+            yield commands
+
+
+@contextmanager
+def _ended(commands: list[Started]) -> Generator[None]:
+    """Kill what still runs of the commands at the end of the block."""
+    try:
+        yield
+    finally:
+        for command in commands:
+            for pid in (*command.left(), command.pid):
+                if pid != command.pid or command.process.poll() is None:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            command.process.wait()
+
+
+def is_stopped(begin: Begin, place: Path, start_s: float, draw: random.Random) -> str:
+    """Signal a run at a random moment, and return what is wrong with its end.
+
+    Before the first step, all hosts get the signal, as from a scheduler. Later any of them may get
+    it, and all have to stop.
+
+    Args:
+        begin: Starts the run.
+        place: What ``make_place`` has made.
+        start_s: How long the run takes to its first step.
+        draw: Draws the moment, the signal and the processes that get it.
+    """
+    number = draw.choice(NUMBERS)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with begin(place, draw) as commands:
+        for command in commands:
+            command.wait_for_handlers()
+        signalled = commands
+        if draw.random() < BEFORE_STEPS:
+            wait_s = draw.uniform(0, start_s)
+            moment = f"{wait_s:.3f} s after its start"
+        else:
+            step, wait_s = draw.randrange(1, NUM_STEPS + 1), draw.uniform(0, 0.2)
+            moment = f"{wait_s:.3f} s after step {step}"
+            signalled = draw.choice([commands, *([command] for command in commands)])
+            _wait_for(step, commands)
+        time.sleep(wait_s)
+        group = draw.random() < 0.5
+        for command in signalled:
+            command.send(number, group)
+        ended = [command.end() for command in commands]
+        left = [(command.settled(), command.temporary_left) for command in commands]
+    codes = [done.code for done in ended]
+    with open(place / "codes", "a") as file:
+        file.writelines(f"{code}\n" for code in codes)
+    name = signal.Signals(number).name
+    where = f"{name} to {len(signalled)} of {len(commands)} hosts, {moment}: exit codes {codes}"
+    for command, done in zip(commands, ended, strict=True):
+        # a host that another one has stopped ends as after SIGUSR1
+        fault = fault_of(done, number if command in signalled else signal.SIGUSR1)
+        if fault:
+            return f"{where}: {fault}"
+    if 0 in codes and not _has_finished():
+        return f"{where}: not finished"
+    if 75 in codes and not list(Path("run/checkpoints").glob("step-*.pt")):
+        return f"{where}: no state"
+    if any(any(leftovers) for leftovers in left):
+        return f"{where}: processes and temporary files left: {left}"
+    return ""
+
+
+def _wait_for(step: int, commands: list[Started]) -> None:
+    """Wait until ``step`` is logged, or a command has ended."""
+    until = time.monotonic() + STEP_S
+    log = Path("run/metrics.jsonl")
+    while all(command.process.poll() is None for command in commands):
+        if log.exists() and len(log.read_bytes().splitlines()) >= step:
+            return
+        assert time.monotonic() < until, f"does not get to step {step}"
+        time.sleep(0.005)
+
+
+def _has_finished() -> bool:
+    summary = Path("run/summary.json")
+    return summary.exists() and json.loads(summary.read_text())["status"] == "finished"
+
+
+def _start_s(begin: Begin, place: Path) -> float:
+    """Return how long a run takes from its start to its first step."""
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        start = time.monotonic()
+        with begin(place, random.Random(0)) as commands:
+            _wait_for(1, commands)
             return time.monotonic() - start
-        finally:
-            os.chdir(home)
+
+
+def rows_of_hosts(times: int, seed: int, lanes: int = 2) -> Iterator[Row]:
+    """Yield a row for one host and a row for two hosts, with ``times`` signals in all.
+
+    The last column counts the exit codes of all hosts. The code is 0 after the last step.
+    """
+    each = -(-times // 2)
+    with tempfile.TemporaryDirectory() as folder:
+        place = make_place(Path(folder))
+        for name, begin in (("one host", one_host), ("two hosts", two_hosts)):
+            fault = f"a signal to {name}, from the start of a run to its end"
+            if begin is two_hosts and refused():
+                yield Row(fault, 0, (), 0.0, refused())
+                continue
+            codes = place / "codes"
+            codes.write_text("")
+            attempt = partial(is_stopped, begin, place, _start_s(begin, place))
+            row = repeat(fault, attempt, each, seed, lanes)
+            counts = Counter(codes.read_text().split())
+            yield row._replace(note=", ".join(f"{code}: {counts[code]}" for code in sorted(counts)))

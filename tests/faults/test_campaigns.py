@@ -4,17 +4,31 @@
 """
 
 import os
+import random
 import signal
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
+import soundfile
 
 from framework.order.batches import Order
 from framework.order.permutation import permutation
-from tests.faults import cycles, mutated, options, spelling, topologies, training
+from tests.faults import (
+    bait,
+    cycles,
+    foreign,
+    mutated,
+    options,
+    spelling,
+    starting,
+    topologies,
+    training,
+)
 from tests.faults.guard import guarded
 from tests.faults.lanes import repeat
+from tests.media.test_sound_file import sound
 
 SEED = 7
 
@@ -78,6 +92,72 @@ def test_any_combination_of_options_with_ranks_too(dataset):
     assert not failed(partial(options.drawn_ddp, dataset), 1)
 
 
+# ----------------------------------------------- damaged and hostile files of other programs
+
+
+CASES = ("data=tar", "input=hdf5, columns")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_file_is_named_or_gives_a_result(name):
+    assert foreign.damaged(name, random.Random(5)) == ""
+
+
+def test_a_file_that_is_cut_off_is_named_or_gives_every_record():
+    assert foreign.cut("input=lmdb", random.Random(6)) == ""
+
+
+def test_a_damaged_sound_is_packed_and_heard_or_named():
+    assert foreign.heard(random.Random(4)) == ""
+
+
+@pytest.mark.parametrize("kind", bait.KINDS)
+def test_a_hostile_file_is_named_or_gives_a_result(kind):
+    item = random.Random(kind).choice(bait.KINDS[kind]())
+    assert (item.name, bait.attempt(item)) == (item.name, "")
+
+
+def test_every_bait_has_a_name_of_its_own():
+    names = [item.name for item in bait.baits()]
+    assert len(set(names)) == len(names) > 500
+
+
+# --------------------------------------------------------- a signal at any moment of start-up
+
+
+TRAIN, WORKERS, RANKS, ALL_RANKS, _, _ = starting.WAYS
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return starting.make_place(tmp_path_factory.mktemp("place"))
+
+
+IMPORTS = [
+    ("framework.main", signal.SIGINT, TRAIN),
+    pytest.param("torch._dynamo", signal.SIGUSR1, TRAIN, marks=pytest.mark.slow),
+    ("torch.distributed.elastic.multiprocessing.api", signal.SIGINT, RANKS),
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "number", "way"), IMPORTS, ids=["the command", "an optimizer", "the launcher"]
+)
+def test_a_signal_in_an_import(place, module, number, way):
+    assert starting.wrong_at_import(place, way, number, module) == ""
+
+
+MOMENTS = [(2.5, signal.SIGINT, WORKERS), (4.0, signal.SIGTERM, ALL_RANKS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment_s", "number", "way"), MOMENTS, ids=[way.name for _, _, way in MOMENTS]
+)
+def test_a_signal_after_some_time_and_the_same_command_again(place, moment_s, number, way):
+    assert starting.wrong(place, way, number, moment_s, go_on=True) == ""
+
+
 # ------------------------------------------------------------------ the checks must be able to fail
 
 
@@ -117,3 +197,33 @@ def test_a_file_that_is_left_open_is_reported(monkeypatch):
     )
     monkeypatch.setattr(cycles, "WAIT_S", 0.1)
     assert "'file'" in failed(cycles.leaves_nothing, 1)[0]
+
+
+def test_the_packed_records_are_compared_with_those_of_the_whole_file():
+    case = foreign.cases()["input=parquet"]
+    said = foreign.guarded(foreign._answered, case, case.contents[case.victim], {"label": [5]})
+    assert "other records" in said
+
+
+def test_a_file_that_no_error_names_is_reported():
+    item = bait.Bait("nameless", lambda: (*foreign.PACK, "input=tar", "input.path=none.tar"), "x")
+    assert "does not name x" in bait.attempt(item)
+
+
+def test_a_canary_and_a_change_beside_the_box_are_reported(monkeypatch):
+    for path, words in (("canary", "EXECUTED"), ("../outside.jpg", "FOLLOWED")):
+        monkeypatch.setattr(
+            bait, "answered", lambda *_, path=path: Path(path).write_text("") and ""
+        )
+        os.mkdir(path.strip("./"))
+        os.chdir(path.strip("./"))
+        assert words in bait.attempt(bait.Bait("evil", tuple, ""))
+        os.chdir("..")
+
+
+def test_a_sound_that_a_careless_reader_shortens_would_be_reported(monkeypatch):
+    def careless(data, start=0, count=None):
+        return soundfile.read(foreign.io.BytesIO(data), dtype="float32")[0]
+
+    monkeypatch.setattr(foreign, "read_sound", careless)
+    assert "silently" in foreign._decoded(sound()[:900], sound())

@@ -1,4 +1,4 @@
-"""A run that is killed, stopped, starved or misled: T of docs/faults.md.
+"""A run that is killed, stopped, starved or misled: L and T of docs/faults.md.
 
 ``make faults`` runs long campaigns of the same attempts.
 """
@@ -6,7 +6,9 @@
 import json
 import os
 import random
+import resource
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,12 @@ from framework.system.durable import is_alive, remove_leftovers
 from framework.train.checkpoint import newest_path, newest_state, read_state
 from tests.cli.command import paceline
 from tests.conftest import children_of_this_process
-from tests.faults import forked, ranks, states, training
+from tests.faults import forked, training
 from tests.faults.forked import Command, is_one_line, needs_root, small_disk, wait_for
 from tests.faults.training import POINTS, RUN, good, words
 
 STATES = Path(RUN, "checkpoints")
+TIMEOUT_S = 8
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +52,10 @@ def test_a_killed_run_resumes_to_the_same_bits(place):
 FEW_POINTS = ("publish.written", "publish.renamed", "checkpoint.removed")
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        point if point in FEW_POINTS else pytest.param(point, marks=pytest.mark.slow)
-        for point in POINTS
-    ],
-)
+SLOW_POINTS = [pytest.param(p, marks=pytest.mark.slow) for p in POINTS if p not in FEW_POINTS]
+
+
+@pytest.mark.parametrize("point", [*FEW_POINTS, *SLOW_POINTS])
 def test_t3_a_run_killed_in_a_save_goes_on_to_the_same_bits(place, point):
     assert training.killed_while_saving(place, point, random.Random(point)) == ""
 
@@ -67,31 +67,30 @@ def test_a_run_stopped_by_a_signal_loses_nothing(place):
 @pytest.fixture(scope="module")
 def place_of_two(place, tmp_path_factory):
     """Return the place with the end of an undisturbed run of two ranks added."""
-    return ranks.with_ranks(place, tmp_path_factory.mktemp("ddp"))
+    return training.with_ranks(place, tmp_path_factory.mktemp("ddp"))
 
 
 @pytest.mark.slow
 def test_t2_t18_a_rank_that_is_killed_takes_all_down_and_the_run_goes_on(place_of_two):
-    assert ranks.one_killed(place_of_two, random.Random(0)) == ""
+    assert training.one_killed(place_of_two, random.Random(0)) == ""
 
 
 @pytest.mark.slow
 def test_all_ranks_restart_and_reach_the_same_bits(place_of_two):
-    assert ranks.killed_and_started_again(place_of_two, random.Random(0)) == ""
+    assert training.killed_and_started_again(place_of_two, random.Random(0)) == ""
 
 
 def test_t4_damaged_states_are_reported_before_they_are_unpickled(tmp_path):
-    whole = states.make_state(tmp_path / "state.pt")
-    assert [
-        said for seed in range(100) if (said := states.is_refused(whole, random.Random(seed)))
-    ] == []
+    whole = training.make_state(tmp_path / "state.pt")
+    said = [training.is_refused(whole, random.Random(seed)) for seed in range(100)]
+    assert set(said) == {""}
 
 
 # ----------------------------------------------------------------------------------------- resuming
 
 
 def killed(place):
-    """Kill a run that has saved two states. Return the path of the newer one."""
+    """Kill a run that has saved two training. Return the path of the newer one."""
     with Command(*train(place), before=training.die_at("checkpoint.removed", 3)) as command:
         assert command.wait().code == -signal.SIGKILL
     assert len(list(STATES.glob("step-*.pt"))) == 2
@@ -165,13 +164,8 @@ def test_the_same_command_with_auto_starts_goes_on_and_says_when_it_is_done(plac
 @needs_root
 def test_t5_a_disk_without_room_for_a_second_state_costs_the_run_nothing_but_its_end(place):
     os.mkdir("disk")
-    more = [
-        "model.width=256",
-        "data.val=null",
-        "checkpoint.keep=1",
-        "epochs=1",
-        f"hydra.run.dir={os.getcwd()}/disk/run",
-    ]
+    more = ["model.width=256", "data.val=null", "checkpoint.keep=1", "epochs=1"]
+    more.append(f"hydra.run.dir={os.getcwd()}/disk/run")
     done = forked.paceline(*train(place)[:-1], *more, before=lambda: small_disk("disk", "360k"))
     assert is_one_line(done, "R101", 5, "No space left on device")
     assert "warning: step 8 is not saved, the newest checkpoint stands" in done.err
@@ -192,9 +186,8 @@ def test_t28_a_second_process_in_a_run_directory_learns_who_the_first_is(place):
 
 def test_l12_a_killed_run_leaves_no_worker_behind(place):
     before = children_of_this_process()
-    with Command(
-        *train(place, "epochs=3000", "workers.num=2", "workers.kind=process", "loader=prefetch")
-    ) as command:
+    more = ["epochs=3000", "workers.num=2", "workers.kind=process", "loader=prefetch"]
+    with Command(*train(place, *more)) as command:
         wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
         children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
         os.kill(command.pid, signal.SIGKILL)
@@ -203,3 +196,103 @@ def test_l12_a_killed_run_leaves_no_worker_behind(place):
     assert newest_state(Path(RUN)).state["progress"]["step"] > 0
     remove_leftovers(STATES)  # as the next run does: it was perhaps killed while it saved
     assert {path.suffix for path in STATES.iterdir()} == {".pt"}
+
+
+# ------------------------------------------------------------------------- workers and ranks
+
+
+@needs_root
+def test_l7_shared_memory_without_room_is_one_line(place):
+    more = ["workers.num=2", "workers.kind=process", "batch_size=1437", "epochs=1"]
+    done = forked.paceline(*train(place, *more), before=lambda: small_disk("/dev/shm", "64k"))
+    assert is_one_line(done, "R102", 5, "/dev/shm")
+
+
+def test_l8_too_few_file_handles_are_one_line(place):
+    def few():
+        number = len(os.listdir("/proc/self/fd")) + 4
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+    more = ["workers.num=8", "workers.kind=process", "loader=prefetch"]
+    done = forked.paceline(*train(place, *more), before=few)
+    assert is_one_line(done, "R109", 5, "ulimit -n")
+
+
+def has_steps():
+    log = Path(RUN, "metrics.jsonl")
+    return log.exists() and log.stat().st_size > 3000
+
+
+def stopped_ranks(place, victim, number):
+    """Send a signal to one process of a run of two training. Return the exit code and exit.json.
+
+    ``victim`` is 0 for the parent, else it counts the ranks from 1.
+    """
+    more = [*training.DDP, "epochs=3000", "report_every=1"]
+    with Command(*train(place, *more), before=training.importable) as command:
+        wait_for(has_steps, "steps")
+        os.kill([command.pid, *training.ranks_of(command.pid)][victim], number)
+        code = command.wait().code
+    return code, json.loads(Path(RUN, "exit.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        (1, signal.SIGUSR1),
+        pytest.param(0, signal.SIGUSR1, marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
+def test_t13_if_any_rank_gets_a_signal_all_ranks_save_at_one_step(place, victim, number):
+    code, said = stopped_ranks(place, victim, number)
+    state = read_state(Path(RUN, said["checkpoint"]))
+    assert (code, said["code"], state["progress"]["step"]) == (75, 75, said["step"])
+    assert len(state["generators"]) == len(state["pending"]["ranks"]) == 2
+
+
+@pytest.mark.slow
+def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(place):
+    more = [*training.DDP, "epochs=3000", "report_every=1", f"parallel.timeout_s={TIMEOUT_S}"]
+    with Command(*train(place, *more), before=training.importable) as command:
+        wait_for(has_steps, "steps")
+        hung = training.ranks_of(command.pid)[1]
+        os.kill(hung, signal.SIGSTOP)
+        start = time.monotonic()
+        done = command.wait(TIMEOUT_S + 60)
+    assert time.monotonic() - start < TIMEOUT_S + 15
+    assert done.code == 7
+    line = f"error[P103]: rank 1: hangs, since process {hung} is stopped"
+    assert done.err.splitlines()[-1].startswith(line)
+
+
+def gentle(place):
+    """Return the words of a training whose rounding stays rounding.
+
+    At the recipe's own rate, rounding grows fourfold a step.
+    """
+    return [
+        *("train", "epochs=3", "schedule=constant", "optim.lr=0.002", "report_every=1"),
+        *("sink=[jsonl]", "recipes=digits", f"dataset={place.dataset}"),
+    ]
+
+
+def losses(run_dir):
+    """Return the reported losses, step by step."""
+    path = run_dir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    # the run may still be writing the last line
+    lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    return [line["loss"] for line in lines if line["split"] == "train"]
+
+
+@pytest.mark.slow
+def test_t8_one_rank_then_four_then_two_go_on_in_the_same_order(place):
+    common = gentle(place)
+    good(paceline(*common, "max_steps=30", "hydra.run.dir=whole"))
+    good(paceline(*common, "max_steps=7", f"hydra.run.dir={RUN}"))
+    for num_ranks, max_steps in ((4, 17), (2, 30)):
+        more = ["parallel=ddp", f"parallel.num_processes={num_ranks}", f"max_steps={max_steps}"]
+        good(forked.paceline("train", f"resume={RUN}", *more, before=training.importable))
+    assert losses(Path(RUN)) == pytest.approx(losses(Path("whole")), rel=1e-5)

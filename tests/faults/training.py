@@ -11,15 +11,18 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 import framework.system.durable
-from framework.train.checkpoint import Damaged, newest_path, read_state
+from framework.system.durable import is_alive
+from framework.system.stopping import children_of, command_of
+from framework.train.checkpoint import Damaged, newest_path, read_state, save_state
 from tests.cli.command import Done
-from tests.faults.forked import Command, paceline
+from tests.faults.forked import Command, paceline, wait_for
 
 RUN = "run"
 PRECISIONS = {
@@ -34,24 +37,17 @@ WAYS = [
     for num in (0, 2)
 ]
 COMMON = [
-    *(
-        "model._target_=tests.faults.net.Net",
-        "model.width=16",
-        "allow_targets=[tests]",
-        "ema_decay=0.9",
-    ),
-    *("epochs=3", "batch_size=96", "report_every=3", "checkpoint.every_steps=4", "sink=[jsonl]"),
+    *("model._target_=tests.faults.net.Net", "model.width=16", "allow_targets=[tests]"),
+    *("ema_decay=0.9", "epochs=3", "batch_size=96", "report_every=3", "checkpoint.every_steps=4"),
+    "sink=[jsonl]",
 ]
 POINTS = (
-    *(
-        "publish.opened",
-        "publish.written",
-        "publish.synced",
-        "publish.renamed",
-        "publish.published",
-    ),
-    *("checkpoint.writing", "checkpoint.weights", "checkpoint.removed"),
+    *("publish.opened", "publish.written", "publish.synced", "publish.renamed"),
+    *("publish.published", "checkpoint.writing", "checkpoint.weights", "checkpoint.removed"),
 )
+ROOT = Path(__file__).parents[2]
+DDP = ["parallel=ddp", "parallel.num_processes=2"]
+DOWN_S = 15.0
 
 
 class Place(NamedTuple):
@@ -67,30 +63,16 @@ class Place(NamedTuple):
 
 
 def words(place_dataset: str, precision: str, way: list[str]) -> list[str]:
-    return [
-        "train",
-        *COMMON,
-        *PRECISIONS[precision],
-        *way,
-        "recipes=digits",
-        f"dataset={place_dataset}",
-    ]
+    data = ["recipes=digits", f"dataset={place_dataset}"]
+    return ["train", *COMMON, *PRECISIONS[precision], *way, *data]
 
 
 def make_place(folder: Path, precisions: tuple[str, ...] = tuple(PRECISIONS)) -> Place:
     """Pack the digits and run every precision once, undisturbed."""
     dataset = str(folder / "digits")
     for data in ("hdf5", "lmdb"):
-        good(
-            paceline(
-                "train",
-                f"data={data}",
-                "recipes=digits",
-                f"dataset={dataset}",
-                "max_steps=1",
-                f"hydra.run.dir={folder / data}",
-            )
-        )
+        packed = ["train", f"data={data}", "recipes=digits", f"dataset={dataset}", "max_steps=1"]
+        good(paceline(*packed, f"hydra.run.dir={folder / data}"))
     ends = {}
     for precision in precisions:
         start = time.perf_counter()
@@ -127,13 +109,8 @@ def difference(place: Place, key: str) -> str:
         return "another log"
     names = [name for name in whole if not same(state[name], whole[name])]
     names = [name for name in names if name != "trained_s"]  # which no two runs share
-    left = sorted(
-        {
-            path.name
-            for path in Path(RUN).rglob("*")
-            if ".tmp." in path.name or path.name in ("run.lock", "run.next.json")
-        }
-    )
+    places = {path.name for path in Path(RUN).rglob("*")}
+    left = sorted(n for n in places if ".tmp." in n or n in ("run.lock", "run.next.json"))
     weights = Path(RUN, "checkpoints/last.pt")
     kept = torch.load(weights, weights_only=True)
     names += [] if same(kept, state["average"]) else ["last.pt"]
@@ -142,18 +119,12 @@ def difference(place: Place, key: str) -> str:
 
 def same(first: Any, second: Any) -> bool:
     """Return whether two values are equal bit by bit."""
+    if type(first) is not type(second):
+        return False
     if isinstance(first, torch.Tensor):
-        return (
-            isinstance(second, torch.Tensor)
-            and first.dtype == second.dtype
-            and torch.equal(first.view(-1), second.view(-1))
-        )
+        return first.dtype == second.dtype and torch.equal(first.view(-1), second.view(-1))
     if isinstance(first, dict):
-        return (
-            isinstance(second, dict)
-            and first.keys() == second.keys()
-            and all(same(first[key], second[key]) for key in first)
-        )
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(same, first, second))
     return bool(first == second)
@@ -171,15 +142,15 @@ def go_on(place: Place, precision: str, draw: random.Random) -> list[str]:
     return [*words(place.dataset, precision, way), f"hydra.run.dir={RUN}"]
 
 
-def torn() -> list[str]:
-    """Return the saved states that are not whole, with the reasons."""
+def torn() -> str:
+    """Return the saved states that are not whole, with the reasons, or ""."""
     damaged = []
     for path in Path(RUN).glob("checkpoints/step-*.pt"):
         try:
             read_state(path)
         except Damaged as error:
             damaged.append(f"{path.name}: {error}")
-    return damaged
+    return f"torn: {damaged}" if damaged else ""
 
 
 def killed_at_random(place: Place, draw: random.Random) -> str:
@@ -192,8 +163,11 @@ def killed_at_random(place: Place, draw: random.Random) -> str:
             command.process.join(draw.uniform(0.3, 1.0) * place.ends[precision][2])
     with Command(*go_on(place, precision, draw)) as command:
         command.process.join(moment_s)
-    if damaged := torn():
-        return f"torn: {damaged}"
+    return torn() or resumed(place, precision, draw)
+
+
+def resumed(place: Place, precision: str, draw: random.Random) -> str:
+    """Resume the run to its end. Return how it differs from the undisturbed one, or ""."""
     good(paceline(*go_on(place, precision, draw)))
     return difference(place, precision)
 
@@ -222,10 +196,7 @@ def killed_while_saving(place: Place, point: str, draw: random.Random) -> str:
         code = command.wait().code
     if code not in (-signal.SIGKILL, 0):
         return f"exit code {code}"
-    if damaged := torn():
-        return f"torn: {damaged}"
-    good(paceline(*go_on(place, precision, draw)))
-    return difference(place, precision)
+    return torn() or resumed(place, precision, draw)
 
 
 def told_to_stop(place: Place, draw: random.Random) -> str:
@@ -242,16 +213,143 @@ def told_to_stop(place: Place, draw: random.Random) -> str:
     path = newest_path(Path(RUN))
     if done.code == 75:
         said = json.loads(Path(RUN, "exit.json").read_text())
-        if (
-            path is None
-            or read_state(path)["progress"]["step"] != said["step"]
-            or said["checkpoint"] != f"checkpoints/{path.name}"
-        ):
+        state = path and (read_state(path)["progress"]["step"], f"checkpoints/{path.name}")
+        if state != (said["step"], said["checkpoint"]):
             return f"exit.json says {said}, the newest state is {path}"
     elif done.code == 143:
         if path is not None:
             return "143, though there was a state to save"
     elif done.code != 0:
         return f"exit code {done.code}: {done.err[-300:]}"
-    good(paceline(*go_on(place, precision, draw)))
-    return difference(place, precision)
+    return resumed(place, precision, draw)
+
+
+# ------------------------------------------------------------------------------- two ranks
+
+
+def with_ranks(place: Place, folder: Path) -> Place:
+    """Return the place with the end of an undisturbed run of two ranks added."""
+    start, run_dir = time.perf_counter(), folder / "ddp"
+    typed = [*words(place.dataset, "fp32", DDP), f"hydra.run.dir={run_dir}"]
+    good(paceline(*typed, before=importable))
+    end = (*end_of(run_dir), time.perf_counter() - start)
+    return place._replace(ends={**place.ends, "ddp": end})
+
+
+def importable() -> None:
+    """Let ranks import the tests' own model."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+
+
+def ranks_of(pid: int) -> list[int]:
+    """Return the children of ``pid`` that are ranks."""
+    return [child for child in children_of(pid) if b"framework.cli.start_rank" in command_of(child)]
+
+
+def one_killed(place: Place, draw: random.Random) -> str:
+    """Kill a rank, or now and then the parent, with SIGKILL."""
+    with Command(*go_on(place, "fp32", draw), *DDP, before=importable) as command:
+        wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
+        ranks = ranks_of(command.pid)
+        time.sleep(draw.uniform(0, 0.9 * place.ends["ddp"][2]))
+        victim = draw.choice([*ranks, *ranks, command.pid])
+        with suppress(ProcessLookupError):  # it had finished
+            os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        command.process.join(DOWN_S)
+        wait_for(lambda: not any(map(is_alive, ranks)), "the ranks' end", DOWN_S)
+        code, took_s = command.process.exitcode, time.monotonic() - start
+    if took_s > DOWN_S or code not in (0, 7, -signal.SIGKILL):
+        return f"exit code {code} after {took_s:.0f} s"
+    if damaged := torn():
+        return damaged
+    good(paceline(*go_on(place, "fp32", draw), *DDP, before=importable))
+    return difference(place, "ddp")
+
+
+def killed_and_started_again(place: Place, draw: random.Random) -> str:
+    """Kill a rank with SIGKILL. The launcher starts all ranks again."""
+    with Command(
+        *go_on(place, "fp32", draw), *DDP, "parallel.max_restarts=3", before=importable
+    ) as command:
+        wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
+        ranks = ranks_of(command.pid)
+        time.sleep(draw.uniform(0, 0.9 * place.ends["ddp"][2]))
+        victim = draw.choice(ranks)
+        with suppress(ProcessLookupError):  # it had finished
+            os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        command.process.join(DOWN_S)  # both: training again, or at its end
+        again = command.process.exitcode is not None or (
+            len(ranks_of(command.pid)) == 2 and ranks_of(command.pid) != ranks
+        )
+        good(command.wait())
+    return (
+        difference(place, "ddp")
+        if again
+        else f"not at work again {time.monotonic() - start:.0f} s later"
+    )
+
+
+def one_killed_while_they_meet(place: Place, draw: random.Random) -> str:
+    """Kill a rank with SIGKILL while the other waits for it, before anything can be saved."""
+    with Command(*go_on(place, "fp32", draw), *DDP, before=importable) as command:
+        wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
+        ranks = ranks_of(command.pid)
+        victim = draw.choice(ranks)
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(draw.uniform(3, 5))
+        os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        command.process.join(DOWN_S)
+        wait_for(lambda: not any(map(is_alive, ranks)), "the ranks' end", DOWN_S)
+        code, took_s = command.process.exitcode, time.monotonic() - start
+    return "" if code == 7 and took_s < DOWN_S else f"exit code {code} after {took_s:.0f} s"
+
+
+# -------------------------------------------------------------------------- damaged states
+
+
+class Unpickled(Exception):
+    """torch was asked to read what is damaged."""
+
+
+def make_state(path: Path) -> bytes:
+    """Save a state as runs do, with weights, counts and generators. Return its bytes."""
+    draw = torch.Generator().manual_seed(0)
+    weights = {f"layer.{number}": torch.randn(40, 25, generator=draw) for number in range(4)}
+    state = {"model": weights, "progress": {"step": 7}, "generators": [torch.get_rng_state()]}
+    save_state(path, {**state, "best": {"loss": 0.5}}, 7, 3)
+    return path.read_bytes()
+
+
+def damaged(whole: bytes, draw: random.Random) -> bytes:
+    """Flip one to three bits, cut the end off, or append bytes."""
+    kind = draw.randrange(4)
+    if kind == 0:
+        return whole[: draw.randrange(len(whole))]
+    if kind == 1:
+        return whole + draw.randbytes(draw.randint(1, 100))
+    data = bytearray(whole)
+    for position in draw.sample(range(8 * len(data)), draw.randint(1, 3)):
+        data[position // 8] ^= 1 << position % 8
+    return bytes(data)
+
+
+def is_refused(whole: bytes, draw: random.Random) -> str:
+    """Damage the state once. Return "" if it is refused before anything is unpickled."""
+    path = Path("step-00000007.pt")
+    path.write_bytes(damaged(whole, draw))
+    load = torch.load
+    torch.load = _never
+    try:
+        read_state(path)
+    except Damaged as error:
+        return "" if "\n" not in str(error) else f"{error!r}"
+    finally:
+        torch.load = load
+    return "not told"
+
+
+def _never(*_, **__):
+    raise Unpickled

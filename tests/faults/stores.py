@@ -1,4 +1,4 @@
-"""Damage stores in many ways, and check that every wrong record is found.
+"""Kill packings, and damage stores in many ways, and check that every wrong record is found.
 
 Each format is tried with image files and with raw fields. Single bits are flipped anywhere in the
 file, and files are cut to any length. A forked process reads them. The verdicts are:
@@ -15,16 +15,20 @@ the index. Parquet's pages have checksums here, because its writers offer them a
 import io
 import os
 import random
+import signal
 import tarfile
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from framework.contracts.records import Field
+from framework.pack.pack_store import pack
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.parquet_store import ParquetStore
@@ -32,6 +36,8 @@ from framework.store.tar_store import TarStore, list_shard
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import encoded_records, plain
 from tests.faults.lanes import Row
+from tests.forks import forked
+from tests.input.inputs import content, packing
 from tests.store.fuzz import flips, judge, truncations
 
 COUNT = 300
@@ -64,8 +70,7 @@ def campaign(
     store = OPEN[ending](path)
     expected = plain(store.read(torch.arange(COUNT)))
     store.close()
-    with open(path, "rb") as file:
-        data = file.read()
+    data = Path(path).read_bytes()
     os.unlink(path)
     flipped = judge(OPEN[ending], ending, flips(data, num_flips, seed=seed), expected, COUNT)
     cut = judge(OPEN[ending], ending, truncations(data, num_cuts, seed=seed), expected, COUNT)
@@ -115,8 +120,7 @@ def foreign_campaign(
         parquet.write_table(table, path, row_group_size=50, write_page_checksum=True)
     open_file = {"tar": TarStore, "parquet": ParquetStore}[ending]
     expected = plain(open_file(path).read(torch.arange(COUNT)))
-    with open(path, "rb") as file:
-        data = file.read()
+    data = Path(path).read_bytes()
     damaged = flips(data, num_flips, seed=seed)
     if ending == "tar":
         damaged = flips_of_headers(path, data, num_flips, seed)
@@ -129,10 +133,8 @@ def foreign_rows(each: int, seed: int) -> Iterator[Row]:
     """Yield rows on flips, and a twelfth as many truncations, of files read where they lie."""
     for ending, where in (("tar", "headers of a shard"), ("parquet", "a file of checked pages")):
         start = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
+        with tempfile.TemporaryDirectory() as folder, chdir(folder):
             flipped, cut = foreign_campaign(ending, each, -(-each // 12), seed)
-            os.chdir("/")
         flipped_s = time.perf_counter() - start
         yield _row(f"bits of {where} (.{ending}) flipped", flipped, FINE, seed, flipped_s)
         # what is cut off may be the zeros behind an archive's end mark
@@ -146,25 +148,77 @@ def rows(flips_in_all: int, seed: int) -> Iterator[Row]:
     for ending in OPEN:
         for kind in KINDS:
             start = time.perf_counter()
-            with tempfile.TemporaryDirectory() as folder:
-                os.chdir(folder)
+            with tempfile.TemporaryDirectory() as folder, chdir(folder):
                 flipped, cut = campaign(ending, kind, each, -(-each // 12), seed)
-                os.chdir("/")
             flipped_s = time.perf_counter() - start
-            yield _row(
-                f"bits of a store of {kind} (.{ending}) flipped", flipped, FINE, seed, flipped_s
-            )
-            yield _row(
-                f"a store of {kind} (.{ending}) cut off: refused", cut, ("refused",), seed, 0.0
-            )
+            name = f"a store of {kind} (.{ending})"
+            yield _row(f"bits of {name} flipped", flipped, FINE, seed, flipped_s)
+            yield _row(f"{name} cut off: refused", cut, ("refused",), seed, 0.0)
 
 
 def _row(fault: str, counts: Counter, fine: tuple[str, ...], seed: int, seconds: float) -> Row:
     wrong = [f"seed {seed}: {count} {name}" for name, count in counts.items() if name not in fine]
-    return Row(
-        fault,
-        counts.total(),
-        wrong,
-        seconds,
-        ", ".join(f"{count} {name}" for name, count in sorted(counts.items())),
-    )
+    note = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    return Row(fault, counts.total(), wrong, seconds, note)
+
+
+# ------------------------------------------------------------------------ killed packings
+
+
+WAYS = [(path, one_file) for path in ("x.h5", "x.lmdb") for one_file in (True, False)]
+
+
+def killed_after(path: str, one_file: bool, num_workers: int, seconds: float) -> bool:
+    """Return whether the packing was still at work when it was killed."""
+    packer = forked(pack, packing(path, one_file=one_file), num_workers)
+    packer.join(seconds)
+    alive = packer.exitcode is None
+    if alive:
+        packer.kill()
+    packer.join()
+    return alive and packer.exitcode == -signal.SIGKILL
+
+
+def packed_with_kills(
+    path: str,
+    one_file: bool,
+    expected: object,
+    longest_s: float,
+    draw: random.Random,
+    counts: Counter[str],
+) -> None:
+    """Pack once, with kills, and add the outcome to ``counts``."""
+    kills = 0
+    for _ in range(draw.randint(1, 3)):
+        if not killed_after(path, one_file, draw.randint(0, 3), draw.uniform(0, longest_s)):
+            break
+        kills += 1
+    packed = pack(packing(path, one_file=one_file), draw.randint(0, 3))
+    counts.update({"packings": 1, "kills": kills, "resumed": int(kills > 0 and packed.resumed > 0)})
+    counts["different"] += content(path) != expected
+    counts["left behind"] += sorted(os.listdir()) != [path]
+
+
+def packings(path: str, one_file: bool, kills: int, draw: random.Random) -> Counter[str]:
+    """Pack until ``kills`` packings were killed. Return the counts."""
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        start = time.perf_counter()
+        pack(packing(path, one_file=one_file), 1)
+        longest_s, expected = 1.2 * (time.perf_counter() - start), content(path)
+        while counts["kills"] < kills:
+            packed_with_kills(path, one_file, expected, longest_s, draw, counts)
+    return counts
+
+
+def rows_of_packing(kills: int, seed: int) -> Iterator[Row]:
+    """Spread ``kills`` over both formats, as one file and as a folder."""
+    for path, one_file in WAYS:
+        start = time.perf_counter()
+        counts = packings(path, one_file, -(-kills // len(WAYS)), random.Random(seed))
+        bad = [name for name in ("different", "left behind") if counts[name]]
+        wrong = [f"seed {seed}: {counts[name]} {name}" for name in bad]
+        form = "one file" if one_file else "a folder"
+        fault = f"kill -9 in a packing to {path}, {form}: the same bytes"
+        note = f"{counts['packings']} packings, {counts['resumed']} resumed"
+        yield Row(fault, counts["kills"], wrong, time.perf_counter() - start, note)
