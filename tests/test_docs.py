@@ -183,10 +183,7 @@ def test_the_code_that_a_page_names_exists():
     assert not missing
 
 
-OWN = [
-    ROOT / "tests" / "faults" / f"test_{name}.py"
-    for name in ("packing", "reading", "training")
-]
+OWN = [ROOT / f"tests/faults/test_{name}.py" for name in ("packing", "reading", "training")]
 
 
 def without_test(cell: str) -> list[str]:
