@@ -14,7 +14,7 @@ import torch
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.diagnose.measure_parts import Setting
-from framework.commands.diagnose.measure_ranks import measured_here
+from framework.commands.diagnose.measure_run import measured_here
 from framework.measure.host import threads_per_rank
 
 

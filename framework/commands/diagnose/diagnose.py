@@ -103,7 +103,7 @@ def _diagnose(asked: Asked, arguments: list[str], start: float, folder: Path) ->
     if option(arguments, "parallel.num_nodes") is None:
         os.environ.update(rank_environment(os.environ))  # of a task of srun
     if os.environ.get("RANK", "0") != "0":
-        from framework.commands.diagnose.measure_ranks import measured_as_rank  # noqa: PLC0415
+        from framework.commands.diagnose.measure_run import measured_as_rank  # noqa: PLC0415
 
         measured_as_rank(None, asked.seconds)  # rank 0 says how long
         return RunOutcome(0, "measured")
@@ -120,12 +120,12 @@ def _diagnose(asked: Asked, arguments: list[str], start: float, folder: Path) ->
     with message_if_stopped(STOPPED):
         ranks: dict[str, Any] = {}
         if num_ranks > 1:
-            from framework.commands.diagnose.measure_ranks import RanksFailed  # noqa: PLC0415
+            from framework.commands.diagnose.measure_run import RanksFailed  # noqa: PLC0415
 
             try:
                 known = _diagnose_ranks(asked, start, folder, config, allowed)
             except RanksFailed as failed:
-                return failed.outcome
+                return failed.args[0]
             if known is None or known["cause"]:
                 return RunOutcome(0, "diagnosed")
             ranks = {"ranks": known}
@@ -150,7 +150,7 @@ def _diagnose_ranks(
     If no rank is the cause, the environment becomes that of one rank alone.
     """
     from framework.cli.run_ranks import RankedJob  # noqa: PLC0415
-    from framework.commands.diagnose import measure_ranks  # noqa: PLC0415
+    from framework.commands.diagnose import measure_run  # noqa: PLC0415
     from framework.diagnosis import print_facts  # noqa: PLC0415
     from framework.measure.host import cores_per_rank, num_cores  # noqa: PLC0415
 
@@ -159,10 +159,10 @@ def _diagnose_ranks(
     if "RANK" in os.environ:
         threads = cores_per_rank()
         job = RankedJob(config, str(folder), allowed)
-        facts = measure_ranks.measured_as_rank(job, seconds)
+        facts = measure_run.measured_as_rank(job, seconds)
     else:
         threads = max(1, num_cores() // config["parallel"]["num_processes"])
-        facts = measure_ranks.measured_here(config, allowed, folder, seconds)
+        facts = measure_run.measured_here(config, allowed, folder, seconds)
     if facts is None:
         return None
     change = partial(changed, asked.words)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.cli.arguments import block_words
-from framework.commands.diagnose.measure_step import measure_python, measure_run, measure_syncs
+from framework.commands.diagnose import measure_run
 from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
@@ -49,7 +49,6 @@ FORMS: dict[type, str] = {
     lmdb_store.LMDBStore: "lmdb",
 }
 SLICE = 16  # images prepared at a time in one thread, so that a second holds several slices
-GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may take
 NUM_WINDOWS = 5
 SLOW_STEPS = 5
 GROWTH = 8  # a tiny batch is compared with one so many times as large, another with half of it
@@ -91,7 +90,7 @@ class Setting(NamedTuple):
         """Return a new probe. Epoch 0 is read to measure the parts alone."""
         torch.set_num_threads(self.threads or host.threads_per_rank())
         config = {**self.config, "clock": "full"}
-        return Probe(config, self.allowed, num_windows, GRACE_S, epoch)
+        return Probe(config, self.allowed, num_windows, measure_run.GRACE_S, epoch)
 
 
 def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
@@ -121,11 +120,11 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
         if has_time("other numbers of threads, other cores and the disk"):
             known |= try_machine(probe, seconds, known["use"])
         say("lines of your Python")
-        known["python"], known["lines"] = measure_python(probe, seconds)
+        known["python"], known["lines"] = measure_run.measure_python(probe, seconds)
         say("calls that wait for the device")
-        known["syncs"] = measure_syncs(probe)
+        known["syncs"] = measure_run.measure_syncs(probe)
         if has_time("validating, saving and reporting"):
-            known["run"] = measure_run(probe, seconds)
+            known["run"] = measure_run.measure_run(probe, seconds)
         model: nn.Module = probe.assembly.build("model")
         is_channels_first = any(
             isinstance(module, nn.Conv2d)

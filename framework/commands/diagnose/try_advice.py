@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
-from framework.commands.diagnose.measure_step import run_rate
+from framework.commands.diagnose.measure_run import run_rate
 from framework.contracts.records import Chunk, RecordInput
 from framework.diagnosis.facts import ENDINGS, Facts, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, verdicts_of
@@ -50,9 +50,6 @@ WRITERS: dict[str, packing.MakeWriter] = {
 }
 
 Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
-# Returns the records per second of a setting, from the seconds, the burn-in, and how many were
-# measured before.
-RateOf = Callable[[Setting, float, float, int], float]
 
 
 def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
@@ -61,7 +58,15 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     facts = gather_facts(compose(()), PARTS_SHARE * seconds, say)
     trials = _Trials(facts, compose, seconds, start + seconds, say)
     verdicts = trials.tried(verdicts_of(facts))
-    good = sorted((verdict for verdict in verdicts if _is_worth(verdict)), key=_rank)
+    good: list[Verdict] = []
+    for verdict in verdicts:
+        # Advice that could be tried but was not is left out, unless it was too rare for a trial.
+        is_untried = verdict.rule in UNTRIED or verdict.period_s > 0
+        is_certain = verdict.tried or is_untried or not verdict.can_try
+        is_gain = verdict.gain - verdict.spread >= LEAST_GAIN and not verdict.failed
+        if verdict.rule == "data_is_fine" or (is_certain and is_gain):
+            good.append(verdict)
+    good.sort(key=_rank)
     rejected = tuple(verdict for verdict in verdicts if verdict not in good)
     cause = cause_of(facts, good, rejected)
     if cause is not None and "wait" in cause.parts:
@@ -77,15 +82,6 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     )
 
 
-def _is_worth(verdict: Verdict) -> bool:
-    """Return whether to show the advice. Advice that could be tried but was not is left out."""
-    if verdict.rule == "data_is_fine":
-        return True
-    is_untried = verdict.rule in UNTRIED or verdict.period_s > 0  # or it was too rare for a trial
-    is_certain = verdict.tried or is_untried or not verdict.can_try
-    return is_certain and not verdict.failed and verdict.gain - verdict.spread >= LEAST_GAIN
-
-
 def _rank(verdict: Verdict) -> tuple[bool, float]:
     """Rank data_is_fine first, then by gain, with a handicap for advice that changes learning."""
     handicap = 0.95 if verdict.learns else 1.0
@@ -93,7 +89,7 @@ def _rank(verdict: Verdict) -> tuple[bool, float]:
 
 
 class _Trials:
-    """Trials of advice beside the present settings, until ``end`` in the seconds of the clock."""
+    """Trials of advice against the present settings, until ``end`` in the seconds of the clock."""
 
     def __init__(
         self, facts: Facts, compose: Compose, seconds: float, end: float, say: Say
@@ -106,7 +102,7 @@ class _Trials:
         self._run_s = 0.0  # what a run takes, with its start
         self._numbers = count(1)
         self._before = compose(())
-        self._last: dict[RateOf, float] = {}  # of the present settings
+        self._last: dict[bool, float] = {}  # of the present settings, by whether it is of a run
         self._tried: dict[str, tuple[Setting, Pairs]] = {}  # by rule
 
     def tried(self, verdicts: list[Verdict]) -> list[Verdict]:
@@ -140,7 +136,15 @@ class _Trials:
                 left_s = self._end - time.perf_counter()
                 num_pairs = min(MOST_LONGER, int(left_s / (2 * self._run_s)))
                 if num_pairs >= 1:
-                    by_rule[best.rule] = self._try_longer(best, num_pairs)
+                    self._say(f"trying {best.rule} for longer")
+                    setting, first = self._tried[best.rule]
+                    settings, of_run = (self._before, setting), best.parts == BESIDE
+                    more = take_turns(
+                        lambda side: self._rate(settings[side], of_run, LONGER), num_pairs
+                    )
+                    pairs = Pairs(first.before + more.before, first.after + more.after)
+                    tried = replace(best, gain=pairs.gain, spread=pairs.spread, tried=True)
+                    by_rule[best.rule] = tried
         return list(by_rule.values())
 
     def _try(self, verdict: Verdict, folder: str) -> Verdict:
@@ -162,28 +166,20 @@ class _Trials:
             words = [f"data={repack.output}", f"data.train={path}", f"data.val={path}", *words]
         setting = self._compose(words)._replace(threads=verdict.threads)
         self._say(f"trying {verdict.rule}")
-        rate_of = _rate_of(verdict)
-        if rate_of not in self._last:
-            self._last[rate_of] = self._rate(self._before, rate_of)
-        rate = self._rate(setting, rate_of)
-        now = self._rate(self._before, rate_of)
-        pairs = Pairs((self._last[rate_of], now), (rate, rate))
+        of_run = verdict.parts == BESIDE
+        if of_run not in self._last:
+            self._last[of_run] = self._rate(self._before, of_run)
+        rate = self._rate(setting, of_run)
+        now = self._rate(self._before, of_run)
+        pairs = Pairs((self._last[of_run], now), (rate, rate))
         self._tried[verdict.rule] = (setting, pairs)
-        self._last[rate_of] = now
+        self._last[of_run] = now
         return replace(verdict, gain=pairs.gain, spread=pairs.spread, tried=True)
 
-    def _try_longer(self, best: Verdict, num_pairs: int) -> Verdict:
-        self._say(f"trying {best.rule} for longer")
-        setting, first = self._tried[best.rule]
-        settings, rate_of = (self._before, setting), _rate_of(best)
-        more = take_turns(lambda side: self._rate(settings[side], rate_of, LONGER), num_pairs)
-        pairs = Pairs(first.before + more.before, first.after + more.after)
-        return replace(best, gain=pairs.gain, spread=pairs.spread, tried=True)
-
-    def _rate(self, setting: Setting, rate_of: RateOf, longer: float = 1.0) -> float:
+    def _rate(self, setting: Setting, of_run: bool, longer: float = 1.0) -> float:
         start = time.perf_counter()
         timing = (longer * TRIAL_SHARE * self._seconds, BURN_SHARE * self._seconds)
-        rate = rate_of(setting, *timing, next(self._numbers))
+        rate = measured_rate(setting, of_run, *timing, next(self._numbers))
         self._run_s = max(self._run_s, time.perf_counter() - start)
         return rate
 
@@ -199,26 +195,26 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
         pack_all(verdict.repack)
         note = f"packed: {', '.join(target for _, target in verdict.repack.paths.values())}"
     settings = (compose(()), compose(verdict.words)._replace(threads=verdict.threads))
-    say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
+    say(f"{verdict.rule} and the present settings in turn, {PAIRS} times each")
     timing = (APPLY_SHARE * seconds, BURN_SHARE * seconds)
-    rate_of, numbers = _rate_of(verdict), count(2 * NUM_TRIALS)
-    pairs = take_turns(lambda side: rate_of(settings[side], *timing, next(numbers)), PAIRS)
+    of_run, numbers = verdict.parts == BESIDE, count(2 * NUM_TRIALS)
+    pairs = take_turns(
+        lambda side: measured_rate(settings[side], of_run, *timing, next(numbers)), PAIRS
+    )
     return replace(diagnosis, applied=Applied(verdict, pairs, note))
 
 
-def _rate_of(verdict: Verdict) -> RateOf:
-    """Return what measures a setting that follows the advice."""
-    return _run_rate if verdict.parts == BESIDE else training_rate
+def measured_rate(
+    setting: Setting, of_run: bool, seconds: float, burn_in_s: float, number: int
+) -> float:
+    """Return the records per second of training, or of a run that validates, saves and reports.
 
-
-def training_rate(setting: Setting, seconds: float, burn_in_s: float, number: int) -> float:
-    """Return the records per second of training, from epochs that no other ``number`` reads."""
+    Training reads epochs that no other ``number`` reads.
+    """
+    if of_run:
+        return run_rate(setting.config, setting.allowed, seconds + burn_in_s)
     with closing(setting.probe(NUM_WINDOWS, FIRST_EPOCH + number)) as probe:
         return probe.train(seconds, burn_in_s).records_per_s
-
-
-def _run_rate(setting: Setting, seconds: float, burn_in_s: float, _: int) -> float:
-    return run_rate(setting.config, setting.allowed, seconds + burn_in_s)
 
 
 def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tuple[float, float]:
@@ -259,15 +255,12 @@ def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tupl
 def pack_all(repack: Repack) -> None:
     """Pack every split to its target."""
     for path, target in repack.paths.values():
-        source = _input(repack, path)
-        pack_store.pack(
-            packing.Packing(source, WRITERS[repack.output], target, Preparation(**repack.options)),
-            None,
-        )
+        prepare = Preparation(**repack.options)
+        work = packing.Packing(_input(repack, path), WRITERS[repack.output], target, prepare)
+        pack_store.pack(work, None)
 
 
 def _input(repack: Repack, path: str) -> RecordInput:
-    made: Any = store.StoreInput(path)
     if repack.source == "folder":
-        made = folder.FolderInput(path, None, None, repack.follow_links)
-    return made
+        return folder.FolderInput(path, None, None, repack.follow_links)
+    return store.StoreInput(path)

@@ -1,4 +1,8 @@
-"""Settings as a command line would make them, over small stores."""
+"""Settings as a command line would make them, over small stores and parts that sleep."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import cv2
 import numpy as np
@@ -7,6 +11,8 @@ from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.diagnose.diagnose import changed
 from framework.commands.diagnose.measure_parts import Setting
+from framework.trials.probe import Probe
+from tests.conftest import make_records, write_store
 
 NOBODY = Grant(frozenset(), "")
 
@@ -29,3 +35,87 @@ def write_photos(folder, count=24, height=120, width=160) -> str:
         image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
         (place / f"{number}.jpg").write_bytes(cv2.imencode(".jpg", image)[1].tobytes())
     return str(folder)
+
+
+SLEEPY = """
+import time
+
+import torch
+from torch import nn
+
+from framework.contracts.training import Outcome
+
+
+def rest(images, rng):
+    time.sleep(0.02)
+    return images
+
+
+class Net(nn.Module):
+    def __init__(self, seconds, width=1):
+        super().__init__()
+        self.layer = nn.Linear(48, 10)
+        self.wide = nn.Linear(width, width)
+        self.seconds = seconds
+        self.width = width
+
+    def forward(self, image):
+        time.sleep(self.seconds)  # in the model
+        wide = self.wide(torch.ones(self.width, self.width)).mean()
+        return self.layer(image.flatten(1).float()) + wide
+
+
+class Loss:
+    def __init__(self, seconds, size=1):
+        self.seconds = seconds
+        self.size = size
+
+    def __call__(self, model, batch):
+        loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+        time.sleep(self.seconds)  # in the objective
+        large = torch.zeros(self.size, self.size)
+        large @ large  # a long operator
+        return Outcome(loss, {}, len(batch["label"]))
+
+    def better(self, new, old):
+        return True
+
+
+class Shade:
+    num_draws = 0
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __call__(self, batch, draws):
+        time.sleep(self.seconds)  # in the augment
+        return batch
+"""
+
+
+@contextmanager
+def sleepy_probe(tmp_path, monkeypatch, words=(), **seconds: float) -> Iterator[Probe]:
+    """Yield a probe of the sleepy parts.
+
+    ``seconds`` says how long model, objective and augment sleep.
+    """
+    (tmp_path / "sleepy.py").write_text(SLEEPY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "sleepy", raising=False)
+    path = write_store(str(tmp_path / "a.h5"), make_records(40))
+    given = [
+        *("data.val=null", f"data.train={path}", "batch_size=4", "allow_targets=[sleepy]"),
+        *("model=null", "+model._target_=sleepy.Net"),
+        *("objective=null", "+objective._target_=sleepy.Loss"),
+        *("augment=null", "+augment._target_=sleepy.Shade"),
+        *(
+            f"+{part}.seconds={seconds.get(part, 0.0)}"
+            for part in ("model", "objective", "augment")
+        ),
+        *words,
+    ]
+    probe = Setting(*composed(given, Grant(frozenset({"allow_targets"}), ""))).probe()
+    try:
+        yield probe
+    finally:
+        probe.close()

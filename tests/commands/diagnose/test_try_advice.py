@@ -50,8 +50,8 @@ def test_applying_a_repack_writes_the_store_to_its_target(tmp_path):
 
 def test_a_trial_reads_records_that_no_trial_before_it_has_read(epochs_read):
     run_setting = setting("data=synthetic", "data.source.num_records=100000", "batch_size=8")
-    try_advice.training_rate(run_setting, 0.1, 0.0, 1)
-    try_advice.training_rate(run_setting, 0.1, 0.0, 2)
+    try_advice.measured_rate(run_setting, False, 0.1, 0.0, 1)
+    try_advice.measured_rate(run_setting, False, 0.1, 0.0, 2)
     epochs = [epoch for epoch in epochs_read if epoch]  # settings look at the first
     assert epochs == sorted(set(epochs))
     assert min(epochs) > 100
@@ -87,8 +87,7 @@ def trials(monkeypatch, known, rate):
         return rate(str(changed.words))
 
     monkeypatch.setattr(try_advice, "gather_facts", lambda *_: known)
-    monkeypatch.setattr(try_advice, "training_rate", measured)
-    monkeypatch.setattr(try_advice, "_run_rate", measured)
+    monkeypatch.setattr(try_advice, "measured_rate", measured)
     result = diagnose(Changed, 40.0, silent)
     return {v.rule: v for v in (*result.verdicts, *result.rejected)}, tried
 

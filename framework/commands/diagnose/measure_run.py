@@ -1,43 +1,62 @@
-"""Measure the user's own code in a step, and what a run does beside its steps.
+"""Measure runs: the user's own code in a step, what a run does beside its steps, and several ranks.
 
 The stack is sampled in further steps, since sampling makes a step slower. Time in long operators of
-torch is no Python, and is subtracted: a few steps are watched for them.
+torch is no Python, and is subtracted: a few steps are watched for them. Ranks take training steps
+together, and the Trainer's `RankWatch` compares them. Each rank runs this module.
 """
 
+import sys
+
+from framework.cli.start_rank import begin_rank
+
+if __name__ == "__main__":  # signals get their meaning before anything large is imported
+    begin_rank(sys.argv[1])
+
 import io
+import json
 import math
 import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from types import CodeType
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from framework.cli.allowed import find_packages
+from framework.cli.outcome import RunOutcome
+from framework.cli.progress import pack_missing
+from framework.cli.run_ranks import RankedJob, launch_ranks, read_job, run_rank
 from framework.config.assemble import Assembly
+from framework.config.targets import check_targets
 from framework.config.training_parts import open_sinks, training_parts
-from framework.contracts.batch import move
+from framework.contracts.batch import leaves, move
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
+from framework.contracts.span import LateRank, RankSpan
 from framework.contracts.training import Report
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource
 from framework.diagnosis.code_lines import Sync, WaitingCalls
-from framework.diagnosis.facts import RunFacts
+from framework.diagnosis.facts import RankFacts, RunFacts
+from framework.measure.host import threads_per_rank
 from framework.measure.stack_sampler import LAYERS, PythonLine, StackSampler, charged
 from framework.measure.statistics import median
+from framework.parallel.batch_norm import is_synchronized
+from framework.parallel.ddp import DistributedParallel
+from framework.parallel.meeting import Meeting, parse_endpoint, share_text
+from framework.system.durable import write_json
 from framework.system.stopping import scratch_folder
 from framework.train.checkpoint import CheckpointFolder
-from framework.train.parts import Parts
 from framework.train.step import drop_gradients
 from framework.train.trainer import Trainer
 from framework.trials.probe import ENDLESS, Config, Probe
@@ -60,12 +79,23 @@ LEAST_STEPS = 8
 REPORT_EVERY = 2
 # They send reports to a service, which must not learn of a run that measures.
 SERVICES = ("framework.sink.mlflow.", "framework.sink.wandb.")
+GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may take
+MODULE = "framework.commands.diagnose.measure_run"
+FACTS = "ranks.json"
+SECONDS = "seconds"  # the key in a job's configuration that says how long to measure
+# Steps of several ranks: those that do not count, the least that are measured, between reports.
+FIRST_STEPS = 10
+LEAST_OF_RANKS = 20
+REPORT_EVERY_OF_RANKS = 10
+# Shares of the given seconds, for ranks with and without the exchange of gradients.
+SYNCED = 0.6
+UNSYNCED = 0.2
 
 
 def measure_syncs(probe: Probe) -> tuple[Sync, ...]:
     """Return the calls of one step that wait for the device, or would on a GPU; most first."""
     calls = WaitingCalls()
-    with _user_step(probe, training_parts(probe.assembly), lambda _: None) as step:
+    with _user_step(probe, lambda _: None) as step:
         step()  # the first step also makes what is made once
         calls.start()
         try:
@@ -80,7 +110,7 @@ def measure_python(probe: Probe, seconds: float) -> tuple[dict[str, float], tupl
     preparing a record; and the largest lines.
     """
     sampler = StackSampler()
-    with _user_step(probe, training_parts(probe.assembly), sampler.switch) as step:
+    with _user_step(probe, sampler.switch) as step:
         step()  # the first step also makes what is made once
         sampler.take()
         _repeat(step, SHARE * seconds / 2)
@@ -127,12 +157,10 @@ def _repeat(step: Callable[[], object], seconds: float) -> int:
 
 
 @contextmanager
-def _user_step(
-    probe: Probe, parts: Parts, switch: Callable[[str], None]
-) -> Generator[Callable[[], None]]:
+def _user_step(probe: Probe, switch: Callable[[str], None]) -> Generator[Callable[[], None]]:
     """Yield a function that trains one step, and calls ``switch`` with the name of each part."""
-    assembly = probe.assembly
-    host = probe.host_batch()
+    assembly, host = probe.assembly, probe.host_batch()
+    parts = training_parts(assembly)
     augment = assembly.augmenter(training=True)
 
     def step() -> None:
@@ -162,7 +190,7 @@ def _user_step(
 
 
 class _LongOperators(TorchFunctionMode):
-    """Times operators of torch that a sampler counts as Python of the user, by their place.
+    """Measures operators of torch that a sampler counts as Python of the user, by their place.
 
     On a CPU, one that keeps the thread hardly busy was interrupted, which a sampler counts, too.
     """
@@ -211,13 +239,8 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
     """Validate, save and report as the run would, where runs are, and measure what each costs."""
     given = probe.given
     every = given["checkpoint"]
-    never = {"every_steps": None, "every_epochs": None, "every_s": None}
-    quiet = {
-        **given,
-        "validate_every": ENDLESS,
-        "report_every": REPORT_EVERY,
-        "checkpoint": {**every, **never},
-    }
+    never = {**every, "every_steps": None, "every_epochs": None, "every_s": None}
+    quiet = {"validate_every": ENDLESS, "report_every": REPORT_EVERY, "checkpoint": never}
     missing_s: dict[str, float] = {}
 
     def limited(name: str, most_s: float, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
@@ -230,7 +253,7 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
             if took_s > most_s:
                 return
 
-    with _short_run(quiet, probe.assembly.allowed) as (assembly, folder, stack):
+    with _short_run({**given, **quiet}, probe.assembly.allowed) as (assembly, folder, stack):
         parts = training_parts(assembly, folder, StepTimer(STEPS * seconds, 1, LEAST_STEPS))
         sets: Mapping[str, Loader] = {}
         if isinstance(parts.val, Mapping):
@@ -354,7 +377,7 @@ def _short_run(
 
 @final
 class StepTimer:
-    """Says after each step whether so many ``seconds`` are over, and measures the steps.
+    """Ends a run after so many ``seconds``, and measures its steps.
 
     The first ``num_first`` do not count, and at least ``least`` are measured.
     """
@@ -405,3 +428,135 @@ class Through:
 
     def stats(self) -> LoaderStats:
         return self._loader.stats()
+
+
+class RanksFailed(Exception):
+    """The ranks of a diagnosis printed an error. The argument is their outcome."""
+
+
+def measured_here(
+    config: Config, allowed: tuple[str, ...], folder: Path, seconds: float
+) -> RankFacts | None:
+    """Start this host's ranks, and return what all ranks measured; None if another host leads.
+
+    ``folder`` is an empty directory of this host.
+    """
+    parallel = config["parallel"]
+    job = RankedJob({**config, SECONDS: seconds}, str(folder), allowed)
+    meeting = None
+    if parallel.get("num_nodes", 1) > 1:
+        meeting = Meeting(parse_endpoint(parallel["endpoint"]), parallel["num_nodes"])
+        if not meeting.leads:
+            job = read_job(meeting.share(None))._replace(run_dir=str(folder), allowed=allowed)
+            check_targets(job.config, allowed)
+    pack_missing(job.config, job.allowed)
+    file = folder / FACTS
+    try:
+        outcome = launch_ranks(job, meeting, MODULE)
+        if outcome.code:
+            raise RanksFailed(outcome)
+        if meeting is not None and not meeting.leads:
+            return None
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        plain["spans"] = {name: RankSpan(*span) for name, span in plain["spans"].items()}
+        plain["late"] = plain["late"] and LateRank(*plain["late"])
+        return RankFacts(**plain)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def measured_as_rank(job: RankedJob | None, seconds: float) -> RankFacts | None:
+    """Measure as a rank of another launcher. All but rank 0 pass no job and get None."""
+    if job is not None:
+        pack_missing(job.config, job.allowed)
+        job = job._replace(config={**job.config, SECONDS: seconds})
+        share_text(job.as_text())
+    else:
+        job = read_job(share_text(None))
+        find_packages(job.allowed)
+    return measure_ranks(job)
+
+
+def _measured(job: RankedJob) -> RunOutcome:
+    facts = measure_ranks(job)
+    if facts is not None:
+        write_json(Path(job.run_dir, FACTS), asdict(facts))
+    return RunOutcome(0, "measured")
+
+
+def measure_ranks(job: RankedJob) -> RankFacts | None:
+    """Measure the ranks, all of which call this together. Only rank 0 gets the facts."""
+    torch.set_num_threads(threads_per_rank())
+    config = {**job.config, "report_every": REPORT_EVERY_OF_RANKS, "clock": True}
+    seconds = config.pop(SECONDS)
+    with closing(Probe(config, job.allowed, grace_s=GRACE_S)) as probe:
+        parallel = probe.assembly.parallel
+        sizes: list[float] = []
+        trainer, step_s = _train(probe, SYNCED * seconds, sizes)
+        synchronizes = is_synchronized(trainer.parts.model)
+        unsynced_s = None
+        if isinstance(parallel, DistributedParallel):
+            parallel.syncs = False
+            _, unsynced_s = _train(probe, UNSYNCED * seconds, [])
+            parallel.syncs = True
+        numbers = torch.tensor([0.0, *sizes], dtype=torch.float64)
+        step_work, rank_work = work_of(parallel.gather(numbers))
+        ranks, steps = trainer.ranks.whole, trainer.ranks.steps
+        if ranks is None or parallel.rank != 0:
+            return None
+        return RankFacts(
+            num_ranks=ranks.num_ranks,
+            num_steps=steps.num_steps,
+            step_s=step_s,
+            spans=ranks.spans,
+            late=ranks.late,
+            exchange_share=steps.exchange_s / (steps.total_s or 1.0),
+            waiting_share=steps.waiting_s / (steps.total_s or 1.0),
+            step_work=step_work,
+            rank_work=rank_work,
+            unsynced_s=unsynced_s,
+            sync_batch_norm=synchronizes,
+        )
+
+
+def _train(probe: Probe, seconds: float, sizes: list[float]) -> tuple[Trainer, float]:
+    """Train for so many seconds after the first steps; all ranks stop after the same step.
+
+    Return the Trainer and the seconds of a mean step. ``sizes`` becomes this rank's shares.
+    """
+    timer = StepTimer(seconds, FIRST_STEPS, LEAST_OF_RANKS)
+    parts = training_parts(probe.assembly, stop=timer)
+    train = Through(parts.train, lambda batches: noted_sizes(batches, sizes))
+    trainer = Trainer(replace(parts, train=train, val=None))
+    timer.at_start += [sizes.clear, trainer.ranks.restart]
+    trainer.fit()
+    return trainer, timer.step_s
+
+
+def noted_sizes(micro_batches: Iterator[MicroBatch], sizes: list[float]) -> Iterator[MicroBatch]:
+    """Note the numbers in the share that this rank gets of each batch."""
+    is_new = True
+    for micro in micro_batches:
+        if is_new:
+            sizes.append(0.0)
+        sizes[-1] += sum(tensor.numel() for tensor in leaves(micro.batch))
+        is_new = micro.last
+        yield micro
+
+
+def work_of(sizes: Sequence[Tensor]) -> tuple[float, float]:
+    """Return the largest share of a batch over the mean one, step by step and over all steps.
+
+    ``sizes`` holds for each rank 0 and the numbers in its share of each step.
+    """
+    num_steps = min(map(len, sizes))
+    if num_steps == 1:
+        return 1.0, 1.0
+    numbers = torch.stack([own[1:num_steps] for own in sizes])  # [ranks, steps]
+    step_work = (numbers.max(0).values / numbers.mean(0).clamp(min=1.0)).mean()
+    means = numbers.mean(1)
+    return float(step_work), float(means.max() / means.mean())
+
+
+if __name__ == "__main__":
+    run_rank(sys.argv[1], _measured)
