@@ -61,14 +61,13 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     asked = parse(arguments)
-    start = time.perf_counter()
     folder = Path(tempfile.mkdtemp(prefix="paceline-diagnose-"))
 
     def remove_if_empty(_: object = None) -> None:  # an error leaves a traceback in it for the user
         with suppress(OSError):
             folder.rmdir()
 
-    action = partial(_diagnose, asked, arguments, start, folder)
+    action = partial(_diagnose, asked, arguments, time.perf_counter(), folder)
     try:
         with undone(remove_if_empty):
             outcome = outcome_of(action, folder, show_traceback="debug=trace" in arguments)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from itertools import count, repeat
 from pathlib import Path
 from statistics import fmean, mode
@@ -24,7 +25,6 @@ from framework.cli.arguments import block_words
 from framework.commands.diagnose import measure_run
 from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
-from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
 from framework.contracts.span import waiting_share
 from framework.contracts.waits import slow_block
@@ -96,7 +96,7 @@ class Setting(NamedTuple):
 def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
     """Measure and describe a run in about ``seconds``. ``say`` announces each measurement."""
     latest = time.perf_counter() + LATEST * seconds
-    load_before = os.getloadavg()[0]
+    known: dict[str, Any] = {"load_before": os.getloadavg()[0]}
 
     def has_time(what: str) -> bool:
         is_early = time.perf_counter() <= latest
@@ -105,7 +105,6 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
 
     with closing(setting.probe()) as probe:
         source = probe.assembly.train_source
-        known: dict[str, Any] = {}
         if isinstance(source, StoreSource):
             # First, since reading fills the page cache.
             known["storage"] = storage_of(source.store, probe.config)
@@ -114,9 +113,9 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
             known["storage"] = storage_of_items(source, probe.config)
             say("making items")  # in this thread: no other one may share the Dataset
             items = _indices(source.order, SLICE)
-            known["prepare"], _ = _rate(_preparing(source), items, PREPARE * seconds)
+            known["prepare"], _ = _rate(partial(_prepare, source), items, PREPARE * seconds)
         known |= _together(probe, seconds, say)
-        known |= {"copy": _copy_rate(probe), "load_before": load_before, **machine_of(probe)}
+        known |= {"copy": _copy_rate(probe), **machine_of(probe)}
         if has_time("other numbers of threads, other cores and the disk"):
             known |= try_machine(probe, seconds, known["use"])
         say("lines of your Python")
@@ -156,10 +155,12 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
         watch.lap()
         wholes.append(probe.train(WHOLE * seconds / num_turns, burn_in_s))
         use = watch.lap()
-    compute, whole = (_pooled(rates) for rates in (computes, wholes))
+    compute, whole = _pooled(computes), _pooled(wholes)
     say("computing another batch size")
     other = None
-    other_size = num_records * GROWTH if num_records < TINY else num_records // 2
+    other_size = num_records // 2
+    if num_records < TINY:
+        other_size = num_records * GROWTH
     with suppress(torch.OutOfMemoryError):
         other = probe.compute(OTHER * seconds, burn_in_s, other_size).records_per_s
     return {
@@ -201,7 +202,7 @@ def _alone(source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
         lambda part: touch(store.read(part, views)), indices, READ * seconds
     )
     say("decoding and transforming")
-    prepare = _preparing(source)
+    prepare = partial(_prepare, source)
     system_s, start = os.times().system, time.perf_counter()
     rates["prepare"], rates["prepare_cores"] = _rate_in_threads(prepare, indices, PREPARE * seconds)
     system_s = os.times().system - system_s
@@ -210,18 +211,16 @@ def _alone(source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
         rates["prepare_two"], _ = _rate_in_threads(prepare, indices, TWO * seconds, 2)
         # Of two threads without a lock, on cores as busy as these.
         data, parts = bytes(1 << 20), repeat(torch.zeros(1))
-
-        def work(_: Tensor) -> None:
-            hashlib.sha256(data)
-
-        two, _ = _rate_in_threads(work, parts, TWO * seconds / 2, 2)
-        rates["two_cores"] = two / _rate_in_threads(work, parts, TWO * seconds / 2)[0]
+        two, one = (
+            _rate_in_threads(lambda _: hashlib.sha256(data), parts, TWO * seconds / 2, num)[0]
+            for num in (2, 1)
+        )
+        rates["two_cores"] = two / one
     return rates
 
 
-def _preparing(source: Source) -> Action:
-    assert isinstance(source, StoreSource | dataset.DatasetSource)
-    return lambda part: source.read(requests.Request(0, part, training=True))
+def _prepare(source: StoreSource | dataset.DatasetSource, part: Tensor) -> object:
+    return source.read(requests.Request(0, part, training=True))
 
 
 def _indices(order: Order, size: int) -> Iterator[Tensor]:
@@ -344,9 +343,8 @@ def try_machine(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]
         torch.set_num_threads(len(os.sched_getaffinity(0)) if changed else threads)
 
     if len(mine) < len(every) and use.own_cores + use.waited_cores > CORES_USED * len(mine):
-        known["all_cores_gain"], _ = _in_turn(
-            lambda: probe.train(TRAIN_TURN * seconds, DRAIN * seconds), spread_out
-        )
+        train = partial(probe.train, TRAIN_TURN * seconds, DRAIN * seconds)
+        known["all_cores_gain"], _ = _in_turn(train, spread_out)
     return {**known, "disk_rate": read_disk(probe, DISK * seconds)}
 
 
@@ -363,10 +361,9 @@ def _without_opencv(probe: Probe, seconds: float) -> dict[str, Any]:
     known: dict[str, Any] = {"opencv_threads": threads}
     is_apart = source.workers.kind == "process" and num
     if threads > 1 and not is_apart and threads * max(1, num) > host.num_cores():
+        train = partial(probe.train, TURNS * TRAIN_TURN * seconds, DRAIN * seconds)
         known["no_opencv_gain"], _ = _in_turn(
-            lambda: probe.train(TURNS * TRAIN_TURN * seconds, DRAIN * seconds),
-            lambda changed: opencv.setNumThreads(0 if changed else threads),
-            1,
+            train, lambda changed: opencv.setNumThreads(0 if changed else threads), 1
         )
     return known
 
@@ -383,7 +380,7 @@ def _in_turn(
             rates[True].append(measure())
         finally:
             change(False)
-    before, after = (_pooled(rates[changed]) for changed in (False, True))
+    before, after = _pooled(rates[False]), _pooled(rates[True])
     return after.records_per_s / before.records_per_s, after.busy_cores
 
 
@@ -398,11 +395,7 @@ def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
         numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
         names = map(store.name, numbers)
         return disk_rate([Piece(name, 0, os.path.getsize(name)) for name in names], seconds)
-    files = [
-        file
-        for file in open_store.files_of(str(probe.config["data"]["train"]))
-        if os.path.isfile(file)
-    ]
+    files = list(filter(os.path.isfile, open_store.files_of(str(probe.config["data"]["train"]))))
     if not files:
         return None
     # Pieces of the largest file, each as long as the mean record. A shard has some of the records.
@@ -416,13 +409,14 @@ def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
 def storage_of(store: RecordStore, config: Config) -> Storage:
     """Describe the store by a sample. Reading it before would change what is cached."""
     path = str(config["data"]["train"])
-    paths = {split_of(name): str(given) for name, given in val_sets(config["data"]).items()}
-    paths = {"train": path, **paths}
+    targets = {"train": (path, free_target(path))}
+    for name, given in val_sets(config["data"]).items():
+        targets[split_of(name)] = (str(given), free_target(str(given)))
     num_records = store.manifest.num_records
     first = store.first if isinstance(store, open_store.ShardedStore) else store
     form = FORMS.get(type(first), "other")
     indices = spread(num_records, min(NUM_SAMPLES, num_records))
-    files = [file for file in open_store.files_of(path) if os.path.isfile(file)]
+    files = list(filter(os.path.isfile, open_store.files_of(path)))
     if form == "folder":
         files = [store.name(index) for index in indices.tolist()]
     cached = staging.cached_share(files)
@@ -437,7 +431,7 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         record_bytes=touch(records) / len(indices),
         disk=disk_kind(path) if os.path.exists(path) else "unknown (no such path)",
         cached=cached,
-        targets={split: (given, free_target(given)) for split, given in paths.items()},
+        targets=targets,
         follow_links=config["data"].get("follow_links"),
         free_bytes=free_bytes,
         **_pixels(store.manifest.fields, records),
@@ -484,9 +478,11 @@ def free_target(path: str) -> str:
     place = Path(path)
     if place.suffix in (".h5", ".lmdb"):
         place = place.with_suffix("")
-    targets = (f"{place}-packed{number}" for number in ("", *range(2, 1_000_000)))
-    endings = ("", ".h5", ".lmdb")
-    return next(name for name in targets if not any(Path(name + end).exists() for end in endings))
+    target, number = f"{place}-packed", 1
+    while any(os.path.exists(target + ending) for ending in ("", ".h5", ".lmdb")):
+        number += 1
+        target = f"{place}-packed{number}"
+    return target
 
 
 def storage_of_items(source: dataset.DatasetSource, config: Config) -> Storage:
@@ -496,12 +492,11 @@ def storage_of_items(source: dataset.DatasetSource, config: Config) -> Storage:
     sample = source.read(requests.Request(0, indices, training=False))
     indices = sample.pop("index")
     words = ""
-    fits = form.collate is None and all(  # a store has numbers and texts
+    columns = [column for name, column in sample.items() if name not in form.ragged]
+    if form.collate is None and all(  # a store has numbers and texts
         isinstance(column, Tensor) or all(isinstance(value, str) for value in column)
-        for name, column in sample.items()
-        if name not in form.ragged
-    )
-    if fits:
+        for column in columns
+    ):
         words = f"paceline pack input=dataset 'input.dataset={block_words(data['train'])}'"
         if form.names is not None:
             words += f" 'input.fields={block_words(list(form.names))}'"
