@@ -15,13 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
-from framework.commands.watch.torch_hooks import (
-    LEAST_LINE,
-    MOST_LINES,
-    OUTSIDE,
-    VALIDATION,
-    TorchHooks,
-)
+from framework.commands.watch.torch_hooks import OUTSIDE, VALIDATION, TorchHooks
 from framework.contracts.span import Span
 from framework.data.dataset import title_of
 from framework.data.items import HOST, Named, is_number
@@ -37,6 +31,8 @@ ITEMS_S = 1.0  # for reading items
 MOST_ITEMS = 64
 SAMPLED_S = 0.3  # for sampling which lines make them
 NUM_CHECKED = 16  # items that are read twice
+MOST_LINES = 3
+LEAST_LINE = 0.1  # a line with a smaller share is left out
 
 
 def gather_script_facts(hooks: TorchHooks, machine: MachineUse, may_read: bool) -> ScriptFacts:
@@ -75,7 +71,7 @@ def gather_script_facts(hooks: TorchHooks, machine: MachineUse, may_read: bool) 
         first_s=counts.first_s,
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
         others_cores=0.0 if "RANK" in os.environ else machine.others_cores,
-        lines=tuple(hooks.lines()),
+        lines=tuple(hooks.sampler.largest_lines("step", MOST_LINES, LEAST_LINE)),
         syncs=tuple(hooks.calls.noted()),
     )
 
@@ -120,12 +116,7 @@ def measure_items(dataset: Any) -> ItemFacts:
             dataset[next(indices)]
     finally:
         sampler.stop()
-    refusal = ""
-    item_bytes = 0
-    try:
-        item_bytes = repeated_item_bytes(dataset)
-    except ItemsDifferError as error:
-        refusal = str(error)
+    item_bytes, refusal = repeated_item_bytes(dataset)
     return ItemFacts(
         item_s=took_s / num_read,
         cpu_share=min(1.0, cpu_s / took_s),
@@ -180,14 +171,11 @@ def _noted_images(images: list[tuple[int, int]], times_s: list[float]) -> Genera
         yield
 
 
-class ItemsDifferError(Exception):
-    """Items that packing could not replace. The message names the item and the field."""
+def repeated_item_bytes(dataset: Any) -> tuple[int, str]:
+    """Read some items twice. Return the bytes of one, and "".
 
-
-def repeated_item_bytes(dataset: Any) -> int:
-    """Read some items twice, and return the bytes of one.
-
-    ItemsDifferError: they are random, differ in their shapes, or hold more than numbers.
+    If packing could not replace the items, return 0 and the reason: they are random, differ in
+    their shapes, or hold more than numbers.
     """
     num_items = len(dataset)
     with kept_generators(HOST):
@@ -196,21 +184,18 @@ def repeated_item_bytes(dataset: Any) -> int:
         for index in spread(num_items, min(NUM_CHECKED, num_items)).tolist():
             item, again = _arrays(dataset[index]), _arrays(dataset[index])
             if first.keys() != item.keys():
-                raise ItemsDifferError(f"item {index}: has other fields than item 0")
+                return 0, f"item {index}: has other fields than item 0"
             for name, array in item.items():
                 if not is_number(array.dtype):
-                    raise ItemsDifferError(f"item {index}: field {name} is no array of numbers")
+                    return 0, f"item {index}: field {name} is no array of numbers"
                 if (array.shape, array.dtype) != (first[name].shape, first[name].dtype):
-                    is_now = f"{array.dtype} {list(array.shape)}"
-                    what = f"field {name} is {is_now}, and another array in item 0"
-                    raise ItemsDifferError(f"item {index}: {what}")
+                    kind = f"{array.dtype} {list(array.shape)}"
+                    return 0, f"item {index}: field {name} is {kind}, and another array in item 0"
                 if array.tobytes() != again[name].tobytes():
-                    what = f"item {index}: reading it twice gives another {name}"
-                    raise ItemsDifferError(what)
+                    return 0, f"item {index}: reading it twice gives another {name}"
         if generator_mark() != before:
-            what = "the items draw random numbers, although reading them twice gave the same bytes"
-            raise ItemsDifferError(what)
-    return sum(array.nbytes for array in first.values())
+            return 0, "the items draw random numbers, although both readings gave the same bytes"
+    return sum(array.nbytes for array in first.values()), ""
 
 
 def _arrays(item: Any, name: str = "") -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Follow the steps of somebody's training loop by what it calls, and mark where time goes.
+"""Follow the steps of a training loop by what it calls, and mark where time goes.
 
 The time before each event belongs to a span. A step ends when the next batch is asked for after an
 optimizer has stepped.
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, final
-from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from framework.contracts.span import Span, merged
 from framework.diagnosis.code_lines import WaitingCalls
 from framework.measure.clock import STEP_ENDS, make_clock
-from framework.measure.stack_sampler import PythonLine, StackSampler
+from framework.measure.stack_sampler import StackSampler
 
 # Spans that are no part of a training step.
 OUTSIDE = "outside"  # between the last batch of an epoch and the first one of the next
@@ -37,8 +36,6 @@ SAMPLED_STEP = 3  # the step whose waiting calls are noted
 FIRST_STEP = 4  # whose stack is sampled
 NUM_SAMPLED = 10  # steps: a sample takes 50 us, so that sampling all would slow the script down
 LAST_SAMPLED = max(FIRST_STEP + NUM_SAMPLED, SAMPLED_STEP)  # steps; later ones cost less
-MOST_LINES = 3
-LEAST_LINE = 0.1  # a line with a smaller share is left out
 # Torch has no hook for it.
 Iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
@@ -88,7 +85,7 @@ class TorchHooks:
         self._num_steps = num_steps
         self._finish = finish
         self._thread = get_ident()
-        self._sampler = StackSampler("step")
+        self.sampler = StackSampler("step")  # of the lines of some steps
         self._samples = False
         self._handles: list[RemovableHandle] = []
         # The hook of modules comes and goes at each step. A new handle would take 4 us each time.
@@ -120,17 +117,11 @@ class TorchHooks:
         self._replace(torch.autograd, "backward", self._backward)
         # Only the model itself is hooked, and only when it is called.
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
-        known = WeakMethod(self._forget)  # a function that is called at forks is kept forever
-
-        def forget() -> None:
-            if (method := known()) is not None:
-                method()
-
-        os.register_at_fork(after_in_child=forget)
+        os.register_at_fork(after_in_child=self._turn_off)
 
     def remove(self) -> None:
         """Remove all hooks. Does nothing the second time."""
-        self._forget()
+        self._turn_off()
         self.calls.stop()
         self._stop_sampling()
         while self._handles:
@@ -151,11 +142,7 @@ class TorchHooks:
             ends = Span(ends.total_s + spans.pop(OTHER).total_s, ends.num_steps, ends.recent)
         return {**merged({}, spans), OTHER: ends}
 
-    def lines(self) -> list[PythonLine]:
-        """Return the lines of Python that take most of the sampled steps."""
-        return self._sampler.largest_lines("step", MOST_LINES, LEAST_LINE)
-
-    def _forget(self) -> None:
+    def _turn_off(self) -> None:
         self.is_on = False
 
     def _is_watched(self) -> bool:
@@ -256,7 +243,7 @@ class TorchHooks:
                 self._stop_sampling()
             elif not self._samples:
                 self._samples = True
-                self._sampler.start()
+                self.sampler.start()
             if steps == SAMPLED_STEP:
                 self.calls.start()
 
@@ -264,7 +251,7 @@ class TorchHooks:
         """Stop until the next training batch, because what follows is no part of a step."""
         if self._samples:
             self._samples = False
-            self._sampler.stop()
+            self.sampler.stop()
 
     def _before_module(self, module: nn.Module, inputs: Any) -> None:
         """Record the first call since a batch of a module that has parameters."""

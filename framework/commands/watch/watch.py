@@ -1,4 +1,4 @@
-"""The command ``paceline watch``: run somebody's script as Python would, and report its steps."""
+"""The command ``paceline watch``: run a script as Python would, and report its steps."""
 
 import atexit
 import builtins
@@ -40,18 +40,12 @@ OURS = str(Path(__file__).parent) + os.sep
 ROOT = str(Path(framework.__file__).parents[1])
 
 
-class Script(NamedTuple):
-    """What to run."""
-
-    name: str  # the path of a file, or the name of a module
-    is_module: bool  # as in ``python -m``
-    arguments: list[str]  # the script's own words
-
-
 class WatchWords(NamedTuple):
     """The command line."""
 
-    script: Script
+    script: str  # the path of a file, or the name of a module
+    is_module: bool  # as in ``python -m``
+    arguments: list[str]  # the script's own words
     steps: int = 0
     output: str | None = None
 
@@ -63,7 +57,7 @@ def main(arguments: list[str]) -> int:
     asked = parse_watch(arguments)
     watch = Watch(asked)
     when_imported("torch", watch.begin)
-    error = run_script(asked.script)
+    error = run_script(asked)
     try:
         watch.finish(error)
     except KeyboardInterrupt:
@@ -94,16 +88,15 @@ def parse_watch(arguments: Sequence[str]) -> WatchWords:
     if not words or words[0].startswith("-"):
         where = words[0] if words else "watch"
         raise ConfigError(358, where, "names no script", "paceline watch train.py")
-    asked = WatchWords(Script(words[0], is_module, words[1:]), **read_keys(own, RULES))
+    asked = WatchWords(words[0], is_module, words[1:], **read_keys(own, RULES))
     check_output(asked.output, 358)
     # The script may change the directory.
-    output = asked.output and os.path.abspath(asked.output)
-    return asked._replace(output=output)
+    return asked._replace(output=asked.output and os.path.abspath(asked.output))
 
 
 @final
 class Watch:
-    """What watches a script, from the import of torch to the report."""
+    """Watches a script, from the import of torch to the report."""
 
     def __init__(self, asked: WatchWords) -> None:
         self._asked = asked
@@ -207,15 +200,15 @@ class _ScriptLoader(SourceFileLoader):
         pass
 
 
-def run_script(script: Script) -> BaseException | None:
+def run_script(asked: WatchWords) -> BaseException | None:
     """Run the script as ``__main__``. Return the exception that ended it, if any.
 
     Raises:
         ConfigError: C359 if there is no such script, or its folder hides our package.
     """
     folder = os.getcwd()
-    if not script.is_module:
-        folder = os.path.dirname(os.path.realpath(script.name))
+    if not asked.is_module:
+        folder = os.path.dirname(os.path.realpath(asked.script))
     mine = os.path.join(folder, "framework")
     if (os.path.isdir(mine) or os.path.isfile(f"{mine}.py")) and folder != ROOT:
         what = "hides the package 'framework' of Paceline"
@@ -226,9 +219,9 @@ def run_script(script: Script) -> BaseException | None:
         sys.path.append(ROOT)
     module = ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
-    file = os.path.abspath(script.name)
-    if script.is_module:
-        module.__spec__ = _spec_of(script.name)
+    file = os.path.abspath(asked.script)
+    if asked.is_module:
+        module.__spec__ = _spec_of(asked.script)
         module.__package__ = module.__spec__.parent
         file = str(module.__spec__.origin)
     module.__file__ = file
@@ -237,8 +230,8 @@ def run_script(script: Script) -> BaseException | None:
         Path(file).read_bytes()
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
-        raise ConfigError(359, script.name, what, "give the path of a Python script") from error
-    sys.argv = [file if script.is_module else script.name, *script.arguments]
+        raise ConfigError(359, asked.script, what, "give the path of a Python script") from error
+    sys.argv = [file if asked.is_module else asked.script, *asked.arguments]
     # It stays in place: what the script made is pickled and examined after its end.
     sys.modules["__main__"] = module
     for number in NUMBERS:  # as in a new Python process

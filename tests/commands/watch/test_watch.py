@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from framework.commands.watch.watch import Script, parse_watch, run_script
+from framework.commands.watch.watch import WatchWords, parse_watch, run_script
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline, started
 from tests.faults import forked
@@ -210,8 +210,7 @@ def test_what_cannot_be_is_one_line(words, number):
 
 def test_keys_end_where_the_script_begins():
     asked = parse_watch(["steps=9", "train.py", "steps=8", "--cache=y"])
-    assert asked.script == ("train.py", False, ["steps=8", "--cache=y"])
-    assert asked.steps == 9
+    assert asked == ("train.py", False, ["steps=8", "--cache=y"], 9, None)
     with pytest.raises(ConfigError, match="did you mean 'steps'"):
         parse_watch(["stepz=1", "train.py"])
 
@@ -301,4 +300,4 @@ def test_a_package_of_our_name_is_refused(tmp_path):
     (tmp_path / "framework").mkdir()
     (tmp_path / "train.py").write_text("")
     with pytest.raises(ConfigError, match="hides the package"):
-        run_script(Script(str(tmp_path / "train.py"), False, []))
+        run_script(WatchWords(str(tmp_path / "train.py"), False, []))
