@@ -211,11 +211,11 @@ def _alone(source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
         rates["prepare_two"], _ = _rate_in_threads(prepare, indices, TWO * seconds, 2)
         # Of two threads without a lock, on cores as busy as these.
         data, parts = bytes(1 << 20), repeat(torch.zeros(1))
-        two, one = (
+        together, alone = (
             _rate_in_threads(lambda _: hashlib.sha256(data), parts, TWO * seconds / 2, num)[0]
             for num in (2, 1)
         )
-        rates["two_cores"] = two / one
+        rates["two_cores"] = together / alone
     return rates
 
 
