@@ -14,7 +14,7 @@ from framework.objective import scores
 
 
 @final
-class Multilabel:
+class Multilabel(scores.Ranked):
     """Binary cross-entropy over the model's logits [B, labels]. Better: higher ``f1``.
 
     A label is guessed if its logit is above 0. ``accuracy`` is the share of right guesses. ``f1``
@@ -22,6 +22,8 @@ class Multilabel:
     target has 1 for each label of the record and 0 for the others, [B, labels]. ``class_weights``
     has the weight of each label where it is 1, or is None.
     """
+
+    ranking = ("f1", "-loss", "accuracy")
 
     def __init__(
         self,
@@ -56,6 +58,3 @@ class Multilabel:
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         either = totals["guessed"] + totals["wanted"]
         return {"f1": (2 * totals["both"] / torch.clamp(either, min=1)).item()}
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return scores.ranks_higher(new, old, "f1", "-loss", "accuracy")

@@ -91,13 +91,18 @@ class OwnLoss:
             for loss in self.losses.values():
                 if isinstance(loss, nn.Module):
                     loss.to(device)  # its buffers, such as the weights of classes
-        values: dict[str, Any] = {
-            name: self._value(loss, output, targets) for name, loss in self.losses.items()
-        }
-        for name, value in values.items():
+        values: dict[str, Tensor] = {}
+        for name, loss in self.losses.items():
+            first = targets[0]
+            if isinstance(loss, TAKES_CLASSES) and isinstance(output, Tensor):
+                ignored = () if isinstance(loss, nn.MultiMarginLoss) else (loss.ignore_index,)
+                self.label_range = LabelRange(self.target, output.shape[1], ignored)
+                first = class_labels(first, output.dim() - 1)
+            value = loss(output, first, *targets[1:])
             if not isinstance(value, Tensor):
                 kind = type(value).__name__
                 raise ValueError(f"the loss {name} returned a {kind}, not a tensor")  # noqa: TRY004
+            values[name] = value
         means = {name: value.float().mean() for name, value in values.items()}
         total = torch.stack([self.weights[name] * mean for name, mean in means.items()]).sum()
         parts = means if len(means) > 1 else {}
@@ -106,13 +111,6 @@ class OwnLoss:
             outcome.predictions = self._compared(output, targets[0])
         return outcome
 
-    def _value(self, loss: Callable[..., Tensor], output: Any, targets: Sequence[Any]) -> Tensor:
-        if not isinstance(loss, TAKES_CLASSES) or not isinstance(output, Tensor):
-            return loss(output, *targets)
-        ignored = () if isinstance(loss, nn.MultiMarginLoss) else (loss.ignore_index,)
-        self.label_range = LabelRange(self.target, output.shape[1], ignored)
-        return loss(output, class_labels(targets[0], output.dim() - 1), *targets[1:])
-
     def _count(self, batch: Batch, values: Mapping[str, Tensor], target: Tensor) -> Tensor | None:
         """Return what the losses are a mean over, if it is not the records.
 
@@ -120,9 +118,14 @@ class OwnLoss:
         """
         over: dict[int | None, str] = {}  # a loss by the label that its mean leaves out
         for name, loss in self.losses.items():
-            is_mean = not values[name].dim()  # else its values for the records are averaged
-            over[_ignored(loss) if is_mean else None] = name
-            if not is_mean or _is_of_torch(loss):
+            if values[name].dim():  # its values for the records are averaged
+                over[None] = name
+                continue
+            over[_ignored(loss)] = name
+            # torch's mean over records or labels, all of which weigh the same
+            is_known = type(loss).__module__ == nn.modules.loss.__name__
+            is_known &= getattr(loss, "reduction", None) in ("mean", "batchmean")
+            if is_known and getattr(loss, "weight", None) is None:
                 continue
             where = f"objective.losses.{name}"
             if isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "sum":
@@ -184,10 +187,3 @@ class OwnLoss:
 def _ignored(loss: object) -> int | None:
     """Return the label that a loss leaves out of its mean, or None."""
     return loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else None
-
-
-def _is_of_torch(loss: object) -> bool:
-    """Return whether a loss is torch's mean over records or labels, all of which weigh the same."""
-    if type(loss).__module__ != nn.modules.loss.__name__ or not isinstance(loss, nn.Module):
-        return False
-    return loss.reduction in ("mean", "batchmean") and getattr(loss, "weight", None) is None

@@ -16,13 +16,13 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedTexts, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.scores import input_names, predicted, ranks_higher
+from framework.objective.scores import Ranked, input_names, predicted
 
 BLANK = 0  # the symbol for no character; number i of the alphabet is symbol i + 1
 
 
 @final
-class Recognize:
+class Recognize(Ranked):
     """CTC's loss per character. Better: lower ``cer``, then lower loss.
 
     The model returns logits [B, steps, len(alphabet) + 1], whose first symbol is the blank, and the
@@ -30,6 +30,8 @@ class Recognize:
     infinite loss. ``cer``, in validation only, is the sum of the edit distances over the sum of the
     characters, over all records and ranks. ``alphabet`` has the characters of the texts.
     """
+
+    ranking = ("-cer", "-loss")
 
     def __init__(self, input: str | Sequence[str], target: str, alphabet: str) -> None:  # noqa: A002
         self.inputs = input_names(input)
@@ -82,9 +84,6 @@ class Recognize:
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         return {"cer": (totals["errors"] / totals["characters"].clamp(min=1)).item()}
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return ranks_higher(new, old, "-cer", "-loss")
 
 
 def edit_distance(text: str, other: str) -> int:

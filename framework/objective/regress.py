@@ -10,7 +10,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.scores import check_shapes, for_target, predicted, ranks_higher
+from framework.objective.scores import Ranked, check_shapes, for_target, predicted
 
 LOSSES = {"mse": nn.functional.mse_loss, "l1": nn.functional.l1_loss}
 
@@ -24,13 +24,15 @@ def loss_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 @final
-class Regress:
+class Regress(Ranked):
     """The error between the model's result and a float target of its shape. Better: lower loss.
 
     If the target is one number per record, the result may be [B] or [B, 1]. Also counts the mean
     absolute error. If the target is a number or a vector, a validation has ``r2``, too: the share
     of the target's variance that is explained, as the mean over the numbers of a vector.
     """
+
+    ranking = ("-loss", "r2", "-mae")
 
     def __init__(self, input: str, target: str, loss: str) -> None:  # noqa: A002
         self.inputs = [input]
@@ -68,6 +70,3 @@ class Regress:
         share = 1 - totals["errors"] / torch.where(varies, variation, 1.0)
         share = torch.where(varies, share, (totals["errors"] == 0).double())
         return {"r2": share.mean().item()}
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return ranks_higher(new, old, "-loss", "r2", "-mae")

@@ -1,6 +1,5 @@
 """Images from damaged images: the error to learn, the peak signal-to-noise ratio to look at."""
 
-from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -10,19 +9,21 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.training import Outcome
 from framework.objective.regress import loss_of
-from framework.objective.scores import check_shapes, prediction, ranks_higher
+from framework.objective.scores import Ranked, check_shapes, prediction
 
 LEAST = 1e-10  # mean squared error, as a part of the peak's square, that counts as 100 dB
 
 
 @final
-class Restore:
+class Restore(Ranked):
     """The l1 or mse between the model's result and an undamaged image. Better: higher ``psnr``.
 
     Counts ``psnr`` of the result, cut to [0, ``peak``], as the mean over the images, in dB. If
     input and target have one shape, it also counts ``input_psnr``: the gain is the difference.
     Both images are [B, ...], float in [0, ``peak``], or uint8, taken as [0, 1].
     """
+
+    ranking = ("psnr", "-loss")
 
     def __init__(self, input: str, target: str, loss: str, peak: float) -> None:  # noqa: A002
         self.inputs = [input]
@@ -51,9 +52,6 @@ class Restore:
         """Return the ratio of each image in dB: float32 [B]."""
         error = (image - target).square().flatten(1).mean(1) / self.peak**2
         return -10 * torch.log10(error.clamp(min=LEAST))
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return ranks_higher(new, old, "psnr", "-loss")
 
 
 def _floats(image: Tensor) -> Tensor:

@@ -69,21 +69,25 @@ def check_shapes(guess: Tensor, target: Tensor, name: str) -> None:
         raise ValueError(f"{what}, {name} is {tuple(target.shape)}")
 
 
-def ranks_higher(new: Mapping[str, float], old: Mapping[str, float], *names: str) -> bool:
-    """Return whether ``new`` has more of the first of these metrics that differs.
+class Ranked:
+    """Base of the objectives whose validations are compared metric by metric.
 
-    Of a name behind a minus, less is better. A missing metric counts as 0.
+    The first metric of ``ranking`` that differs decides. After a minus sign, less is better. A
+    missing metric counts as 0.
     """
 
-    def rank(means: Mapping[str, float]) -> list[float]:
-        signs = [-1.0 if name[0] == "-" else 1.0 for name in names]
-        values = [means.get(name.removeprefix("-"), 0.0) for name in names]
-        return [sign * value for sign, value in zip(signs, values, strict=True)]
+    ranking: tuple[str, ...]
 
-    return rank(new) > rank(old)
+    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        for name in self.ranking:
+            metric = name.removeprefix("-")
+            mine, other = new.get(metric, 0.0), old.get(metric, 0.0)
+            if mine != other:
+                return mine < other if name[0] == "-" else mine > other
+        return False
 
 
-class ClassObjective:
+class ClassObjective(Ranked):
     """Base of the objectives of one class per record, or per pixel.
 
     Loss and accuracy are means over the labels other than ``ignore_index``. Better: higher
@@ -96,6 +100,7 @@ class ClassObjective:
         ignore_index: The number of labels that count in nothing.
     """
 
+    ranking = ("accuracy", "-loss")
     num_classes = 0  # that the model tells apart, once it was called
 
     def __init__(self, input: str | Sequence[str], target: str, ignore_index: int) -> None:  # noqa: A002
@@ -156,9 +161,6 @@ class ClassObjective:
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         return predicted_classes(self.logits(model, batch))
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return ranks_higher(new, old, "accuracy", "-loss")
 
 
 @final

@@ -15,11 +15,11 @@ from framework.contracts.prediction import PredictedMaps, Predictions, class_num
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.scores import predicted, ranks_higher
+from framework.objective.scores import Ranked, predicted
 
 
 @final
-class Segment:
+class Segment(Ranked):
     """Cross-entropy over the model's logits [B, classes, H, W]. Better: higher ``iou``.
 
     ``target`` is a label map: integers [B, 1, H, W] or [B, H, W]. Its pixels of ``IGNORE``
@@ -32,6 +32,8 @@ class Segment:
     ``dice`` is the weight of the Dice loss beside the cross-entropy: if it is above 0, both are
     logged. ``ignore`` is another class whose pixels count as those of ``IGNORE``.
     """
+
+    ranking = ("iou", "-loss", "pixels")
 
     def __init__(self, input: str, target: str, dice: float = 0.0, ignore: int = IGNORE) -> None:  # noqa: A002
         if dice < 0:
@@ -84,9 +86,6 @@ class Segment:
         occurs = either > 0
         iou = (both[occurs] / either[occurs]).sum() / occurs.sum().clamp(min=1)
         return {"iou": iou.item(), "pixels": (both.sum() / confusion.sum().clamp(min=1)).item()}
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return ranks_higher(new, old, "iou", "-loss", "pixels")
 
 
 def dice_losses(logits: Tensor, target: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """Save and read the states of a run.
 
 ``checkpoints/step-NNNNNNNN.pt`` are states to resume from. ``last.pt`` and ``best.pt`` are plain
-``state_dict`` files to use, with what the objective owns in ``.objective.pt`` beside them.
+``state_dict`` files to use. What the objective owns is in ``last.objective.pt`` and so on.
 
-A state is what ``torch.save`` writes, followed by a stamp with its length and CRC32. A zip file may
-have something behind it, so ``torch.load`` and ``zipfile`` read the state as it is. torch itself
-does not notice a flipped bit, so the CRC32 is compared before anything is unpickled, weights only.
+A state is what ``torch.save`` writes, followed by a stamp with its length and CRC32, which torch
+and ``zipfile`` ignore. torch itself does not notice a flipped bit, so the CRC32 is compared before
+anything is unpickled, weights only.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class Saved(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """What stands behind a state in its file."""
+    """The end of the file of a state."""
 
     step: int
     sequence: int  # counts the saves of all runs in the folder: steps may repeat, and clocks jump
@@ -129,17 +129,17 @@ class CheckpointFolder:
             self._sequence += 1
             path = self.folder / f"step-{step:08}.pt"
             save_state(path, {**state, **self.facts}, step, self._sequence)
-            saved = Saved(path, saved.is_best)
+            saved = saved._replace(path=path)
             for _, old in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk
                 old.unlink(missing_ok=True)
                 reach("checkpoint.removed")
         except ResourceError as error:
             if final:
                 raise
-            stands = "the newest checkpoint stands"
+            kept = "the newest checkpoint stands"
             if best and not saved.is_best:
-                stands = "the newest checkpoint stands, and best.pt is not of this best validation"
-            self.warn(f"warning: step {step} is not saved, {stands}; {error}")
+                kept += ", and best.pt is not of this best validation"
+            self.warn(f"warning: step {step} is not saved, {kept}; {error}")
         self._saved_at = time.monotonic()
         return saved
 
@@ -149,6 +149,7 @@ class _Counting:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self.flush = file.flush
         self.length = 0
         self.crc = 0
         self.error: OSError | None = None  # torch's own RuntimeError does not say why it failed
@@ -174,9 +175,6 @@ class _Counting:
             raise
         return len(view)
 
-    def flush(self) -> None:
-        self._file.flush()
-
 
 def _dump(value: Any, file: IO[bytes]) -> _Counting:
     counting = _Counting(file)
@@ -201,9 +199,8 @@ def _on_host(value: Any, copies: dict[tuple[Any, ...], Tensor]) -> Any:
     if is_plain_tensor(value) and value.nbytes > value.untyped_storage().nbytes():
         return value.detach().contiguous()
     if isinstance(value, dict):
-        result = copy.copy(
-            value
-        )  # with the versions that a module's state_dict has as an attribute
+        # with the versions that a module's state_dict has as an attribute
+        result = copy.copy(value)
         for name, item in value.items():
             result[name] = _on_host(item, copies)
         return result
@@ -260,8 +257,7 @@ def read_stamp(file: IO[bytes]) -> Stamp:
 
 def has_stamp(file: IO[bytes]) -> bool:
     """Return whether an open file ends as a state of ours does, whole or damaged."""
-    start = max(0, os.fstat(file.fileno()).st_size - END_BYTES)
-    file.seek(start)
+    file.seek(max(0, os.fstat(file.fileno()).st_size - END_BYTES))
     return file.read(len(_MAGIC)) == _MAGIC
 
 
@@ -297,12 +293,11 @@ def saved_steps(run_dir: Path) -> dict[int, Path]:
     """
     steps: dict[int, Path] = {}
     for sequence, path in _by_age(run_dir / FOLDER):
-        if sequence == 0:  # no stamp
-            continue
-        with open(path, "rb") as file:
-            step = read_stamp(file).step
-        if step < min(steps, default=step + 1):
-            steps[step] = path
+        if sequence:  # else it has no stamp
+            with open(path, "rb") as file:
+                step = read_stamp(file).step
+            if step < min(steps, default=step + 1):
+                steps[step] = path
     return steps
 
 

@@ -1,6 +1,4 @@
-"""Capture a whole optimizer step as a CUDA graph.
-
-If a step consists of many small kernels, launching them takes longer than running them.
+"""Capture a whole optimizer step as a CUDA graph: launching many small kernels one by one is slow.
 
 A captured step repeats the same kernels on the same memory. A counter on the device tells it which
 step it is. It reads that step's learning rates from a table, and leaves its loss and sums in that
@@ -122,7 +120,7 @@ class GraphedPasses:
         )
         if self._rate_changes != self.stepper.rate_changes:
             self._rate_changes = self.stepper.rate_changes
-            self._slots.forget_rates()
+            self._slots.has_rates = False  # the schedule has changed
         outcome = self._slots.next_step(*self.position())
         self._replay()
         self.stepper.updated = True
@@ -171,9 +169,10 @@ class StepSlots:
         self._next_place = 0  # its value
         self._first_step = 0  # of the table
         self._last_step = -1  # of the training
+        self.has_rates = False  # whether the table has those of the schedule as it is
         self._memory: dict[str, Tensor] = {}  # the slots of each sum, and of the loss
         self._slots: list[Outcome] = []
-        self._given: list[tuple[int, Outcome]] = []  # somebody may still read these
+        self._given: list[tuple[int, Outcome]] = []  # which may still be read
         # Totals and arrays, which may be large, have no slots: they are added up before the next
         # step, in the order of the stream.
         self._totals: dict[str, Tensor] = {}
@@ -196,7 +195,8 @@ class StepSlots:
         Its totals stay as they are until the step after it.
         """
         place = step - self._first_step
-        if last_step != self._last_step or not self._next_place <= place < NUM_SLOTS:
+        is_known = self.has_rates and last_step == self._last_step
+        if not is_known or not self._next_place <= place < NUM_SLOTS:
             self._fill(step, last_step)
             place = 0
         if place != self._next_place:
@@ -207,10 +207,6 @@ class StepSlots:
         outcome = Outcome(slot.loss, sums, slot.count, dict(self._totals))
         self._given.append((place, outcome))
         return outcome
-
-    def forget_rates(self) -> None:
-        """Ask for the rates anew before the next step, because the schedule has changed."""
-        self._last_step = -1
 
     def begin(self) -> None:
         """Set the learning rates."""
@@ -238,6 +234,7 @@ class StepSlots:
         self._table[:num_steps].copy_(host, non_blocking=True)
         self._first_step = step
         self._last_step = last_step
+        self.has_rates = True
         self._place.zero_()
         self._next_place = 0
 

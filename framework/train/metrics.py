@@ -1,7 +1,6 @@
 """How long to train, how far a run is, and the means of what its steps returned.
 
-Sums and counts are kept, and means are computed only from them, so that uneven batches weigh what
-they hold.
+Means are computed from sums and counts alone, so that uneven batches weigh what they hold.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -60,10 +59,9 @@ class Progress:
         return self.epoch + (self.epoch_step > 0)
 
     def total_steps(self, plan: TrainPlan, epoch_steps: int) -> int:
-        """Return the optimizer steps of the whole run, those taken so far included.
+        """Return the optimizer steps of the whole run, whose next epochs have ``epoch_steps`` each.
 
-        Epochs that are over count with the steps that they had: a resumed run may have other
-        batches. ``epoch_steps`` are the steps of each epoch from now on.
+        Epochs that are over count with the steps that they had: a resumed run may have others.
         """
         before = self.step - self.epoch_step
         steps = before + max(0, plan.epochs - self.epoch) * epoch_steps
@@ -85,18 +83,8 @@ def next_due(
     return min(due)
 
 
-def next_validation(plan: TrainPlan, progress: Progress, epoch_steps: int, last_step: int) -> int:
-    """Return the next step after which the run validates, as far as its plan says."""
-    step = progress.step
-    if plan.validate_every is None:
-        step += epoch_steps - progress.epoch_step % epoch_steps
-    else:
-        step = (step // plan.validate_every + 1) * plan.validate_every
-    return min(step, last_step)
-
-
 class PassPlace(NamedTuple):
-    """Where one forward pass was."""
+    """The step of a forward pass, and its records."""
 
     step: int  # counted from 1
     indices: Tensor | None  # the records, int64 [B]; None if the batch does not say
@@ -248,10 +236,8 @@ class Tally:
         self._num_records = 0
         self._sums: dict[str, list[Tensor]] = {}
         self._places: list[PassPlace] = []
-        self._totals: dict[str, Tensor] = {}  # float64, on the device
-        # Taken over from the run that this one continues:
-        self._before: list[Columns] = []
-        self._totals_before: dict[str, Tensor] = {}
+        self._totals: dict[str, Tensor] = {}  # float64, those of a resumed run, too
+        self._before: list[Columns] = []  # of the run that this one continues
 
     def add(self, outcome: Outcome, num_records: int, weight: float, place: PassPlace) -> None:
         """Keep the result of a pass, without its graph. With a weight of 0 nothing in it counts.
@@ -296,12 +282,14 @@ class Tally:
         if self._losses and has != had:
             what = f"has {has}, and had {had} one pass before"
             raise ConfigError(220, "Outcome.totals", what, "return the same shapes every time")
+        if has != had:  # of a resumed run, whose objective had others
+            self._totals = {}
         for name, value in outcome.totals.items():
             new = value.detach().double()
             if self._drops_bad:
                 new = torch.where(outcome.loss.isfinite(), new, 0.0)
             if name in self._totals:
-                new += self._totals[name]
+                new += self._totals[name].to(new.device)  # those of a resumed run are on the host
             self._totals[name] = new
         outcome.totals = {}
 
@@ -311,7 +299,7 @@ class Tally:
         names = sorted(sums)
         own = [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
         mine = torch.stack([*own, torch.tensor(self._num_records, dtype=torch.float64)])
-        totals = self._all_totals()
+        totals = {name: self._totals[name].cpu() for name in sorted(self._totals)}
         shared = total(torch.cat([mine, *(value.flatten() for value in totals.values())]))
         *values, count, num_records = shared[: len(mine)].tolist()
         rest = shared[len(mine) :].split([value.numel() for value in totals.values()])
@@ -323,18 +311,6 @@ class Tally:
         metrics = metrics_of(self._objective, of_all_ranks)
         by_name = {**dict(zip(["loss", *names], means, strict=True)), **metrics}
         return Results(by_name, num_records, arrays)
-
-    def _all_totals(self) -> dict[str, Tensor]:
-        """Return this rank's totals in the order of their names, on the host.
-
-        Those of the run that this one continues are left out if its objective had others.
-        """
-        totals = {name: value.clone() for name, value in self._totals_before.items()}
-        if self._losses and _shapes(totals) != _shapes(self._totals):
-            totals = {}
-        for name, value in self._totals.items():
-            totals[name] = totals.get(name, 0.0) + value.cpu()
-        return dict(sorted(totals.items()))
 
     def columns(self) -> Columns:
         """Return the results in the order of the passes."""
@@ -355,17 +331,15 @@ class Tally:
             return parts[0]
         nothing = torch.zeros(0, dtype=torch.float64)
         names = dict.fromkeys(name for part in parts for name in part.sums)
-        return Columns(
-            torch.cat([nothing, *(part.counts for part in parts)]),
-            torch.cat([nothing, *(part.losses for part in parts)]),
-            {
-                name: torch.cat([part.sums[name] for part in parts if name in part.sums])
-                for name in names
-            },
-        )
+        joined = {
+            name: torch.cat([part.sums[name] for part in parts if name in part.sums])
+            for name in names
+        }
+        counts = torch.cat([nothing, *(part.counts for part in parts)])
+        return Columns(counts, torch.cat([nothing, *(part.losses for part in parts)]), joined)
 
     def first_bad(self) -> PassPlace | None:
-        """Return where this rank's first loss is that is not finite. Reads the device once."""
+        """Return the place of this rank's first loss that is not finite. Reads the device once."""
         return next((self._places[number] for number in self._bad()), None)
 
     def drop_bad(self) -> None:
@@ -389,16 +363,16 @@ class Tally:
         their values. Sums are in the order of their names.
         """
         columns = self.columns()
-        sums = [columns.sums[name] for name in sorted(columns.sums)]
-        values = [columns.counts, columns.losses, *sums]
+        names = sorted(columns.sums)
+        values = [columns.counts, columns.losses, *(columns.sums[name] for name in names)]
         lengths = torch.tensor([len(values), *map(len, values)], dtype=torch.float64)
         totals: dict[str, Tensor] = {}
-        for name, value in self._all_totals().items():
-            ranks = torch.stack(gather(value.flatten()))
-            totals[name] = ranks.sum(0).view(value.shape)
+        for name in sorted(self._totals):
+            value = self._totals[name].cpu()
+            totals[name] = torch.stack(gather(value.flatten())).sum(0).view(value.shape)
         return {
             "ranks": gather(torch.cat([lengths, *values])),
-            "sums": sorted(columns.sums),
+            "sums": names,
             "totals": totals,
             "arrays": sorted(self._arrays & totals.keys()),
         }
@@ -408,7 +382,7 @@ class Tally:
         self.clear()
         self._arrays = set(state["arrays"])
         # The totals of all ranks are counted by the first one.
-        self._totals_before = {
+        self._totals = {
             name: value.clone() if rank == 0 else torch.zeros_like(value)
             for name, value in state["totals"].items()
         }

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, is_dataclass
 from typing import Any, final
 
@@ -30,7 +29,7 @@ FIX = "lower optim.lr, set clip_norm, or look at the data"
 
 @final
 class CountWeights:
-    """Lets what counts weigh: pixels with a class or tokens, say, if an objective counts them.
+    """Weights of passes by what an objective counts, such as pixels with a class or tokens.
 
     The loss of a pass is the mean over what counts in it. The gradient of a step is that of the
     mean over all that counts in the step, however passes and ranks cut its records.
@@ -57,12 +56,12 @@ class CountWeights:
         self._k: Tensor | None = None  # on the device
         self._sums: Tensor | None = None  # of the step: C and N, float64 [2]
         self._counted: bool | Tensor | None = None  # whether something counts in this pass
-        self._watching: list[RemovableHandle] = []  # hooks of the model and of what is beside it
+        self._watching: list[RemovableHandle] = []  # hooks of the model and of other weights
         self._hooks: list[RemovableHandle] = []  # of the outputs of this pass
 
     def watch(self, model: nn.Module) -> None:
-        """Drop the gradients of passes in which nothing counts, of this model and beside it."""
-        self._remove(self._watching)
+        """Drop the gradients of passes in which nothing counts, of this model and other weights."""
+        remove(self._watching)
         if self._counts is False:
             return
 
@@ -93,12 +92,7 @@ class CountWeights:
     def end_pass(self) -> None:
         """Let gradients that the objective computes itself before the next loss pass."""
         self._counted = None
-        self._remove(self._hooks)
-
-    def _remove(self, hooks: list[RemovableHandle]) -> None:
-        for hook in hooks:
-            hook.remove()
-        hooks.clear()
+        remove(self._hooks)
 
     def weighed(self, outcome: Outcome, weight: float, last: bool, num_records: int) -> Tensor:
         """Return the loss whose gradients are added up. Does not wait for the device.
@@ -109,7 +103,7 @@ class CountWeights:
         if self._counts is None:
             self._counts = outcome.count is not None
             if not self._counts:
-                self._remove(self._watching)
+                remove(self._watching)
         if self._counts != (outcome.count is not None):
             what = f"is {outcome.count}, unlike one pass before"
             raise ConfigError(220, "Outcome.count", what, "return it always, or never")
@@ -137,11 +131,10 @@ class CountWeights:
 
     def rescale(self) -> None:
         """Scale the gradients of a whole step, if its passes or ranks were weighed."""
-        if self._sums is None:
+        if self._sums is None or self._k is None:
             return
         count, num_records = self._parallel.sum_on_device(self._sums).unbind()
         self._sums = None
-        assert self._k is not None
         factor = torch.where(count > 0, self._k * num_records / count, 0.0)
         own = list(map(local, gradients(self._optimizer)))
         dense = [gradient for gradient in own if not gradient.is_sparse]
@@ -150,6 +143,12 @@ class CountWeights:
         for gradient in own:
             if gradient.is_sparse:
                 gradient.mul_(factor)
+
+
+def remove(hooks: list[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
+    hooks.clear()
 
 
 @final
@@ -200,7 +199,7 @@ def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
     profiler and a call that keeps torch's compiler out.
     """
     if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
-        optimizer.zero_grad(set_to_none=True)  # somebody's own, which may do more
+        optimizer.zero_grad(set_to_none=True)  # a method of the user's, which may do more
         return
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -224,9 +223,7 @@ class Stepper:
 
     def __post_init__(self) -> None:
         self.rate_changes = 0  # how often validations have changed the schedule
-        self._follower: Plateau | None = None
-        if isinstance(self.schedule, Plateau):
-            self._follower = self.schedule
+        self._plateau = self.schedule if isinstance(self.schedule, Plateau) else None
         self.updated = False  # whether the pass has updated the weights, as a captured step does
         self.infinite = infinite_buffers(self.model)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -267,10 +264,6 @@ class Stepper:
         self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         return shared
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Give the model, inside the context, the weights that are evaluated and kept."""
-        return nullcontext() if self.average is None else self.average.applied()
-
     def weights(self) -> dict[str, Any]:
         """Return the weights that are kept: the average's if there is one."""
         return (self.average or self.model).state_dict()
@@ -278,9 +271,8 @@ class Stepper:
     def set_rates(self, progress: Progress, last_step: int) -> None:
         """Set the learning rates of the next step. Skipped steps take no place in the schedule."""
         if self.setter is not None:
-            self.setter.move_to(
-                progress.epoch if self.setter.per == "epoch" else progress.scheduled
-            )
+            is_per_epoch = self.setter.per == "epoch"
+            self.setter.move_to(progress.epoch if is_per_epoch else progress.scheduled)
             self.setter.set_options(self.optimizer.param_groups)
         rates = self.rates_of(progress.scheduled, last_step)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
@@ -291,15 +283,15 @@ class Stepper:
 
     def follow(self, means: Mapping[str, float], parallel: Parallel) -> None:
         """Let the schedule follow a validation. All ranks take rank 0's value, to stay alike."""
-        if self._follower is not None:
-            own = torch.tensor([self._follower.value_of(means)], dtype=torch.float64)
+        if self._plateau is not None:
+            own = torch.tensor([self._plateau.value_of(means)], dtype=torch.float64)
             value = float(parallel.gather(own)[0])
-            self.rate_changes += self._follower.follow(value)
+            self.rate_changes += self._plateau.follow(value)
 
     def forget_best(self) -> None:
         """Let the schedule compare no more with the validations so far."""
-        if self._follower is not None:
-            self._follower.forget_best()
+        if self._plateau is not None:
+            self._plateau.forget_best()
 
     def update(self) -> bool:
         """Update the weights from the gradients. Return False if the step was skipped.
@@ -330,7 +322,10 @@ class Stepper:
             self._keep_buffers()
         else:
             progress.missed += 1
-            self._restore_buffers()
+            with torch.no_grad():
+                for _, buffer, kept in self._named_buffers():
+                    if kept is not None:
+                        buffer.copy_(kept)
             if progress.missed > self.plan.max_missed:
                 what = f"the gradients of {progress.missed} steps in a row were not finite"
                 raise NumericError(102, f"step {progress.step + 1}", what, FIX)
@@ -350,25 +345,21 @@ class Stepper:
             else:
                 kept.copy_(buffer.detach())
 
-    @torch.no_grad()
-    def _restore_buffers(self) -> None:
-        for _, buffer, kept in self._named_buffers():
-            if kept is not None:
-                buffer.copy_(kept)
-
     def _named_buffers(self) -> Iterator[tuple[str, Tensor, Tensor | None]]:
         """Yield each buffer with the one that is remembered, unless its shape has changed since."""
-        named = dict(self.model.named_buffers())  # anew, since a model may replace its buffers
+        named = dict(self.model.named_buffers())  # each time, since a model may replace its buffers
         if self.owned is not None:
             for place, module in self.owned.modules.items():
                 named |= dict(module.named_buffers(place))
         for name, buffer in named.items():
             kept = self._buffers.get(name)
-            yield name, buffer, kept if kept is not None and kept.shape == buffer.shape else None
+            if kept is not None and kept.shape != buffer.shape:
+                kept = None
+            yield name, buffer, kept
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all that steps: tensors and plain values."""
-        keeper = self.setter or self._follower
+        keeper = self.setter or self._plateau
         return {
             "model": self.model.state_dict(),
             "average": self.average and self.average.state_dict(),
@@ -383,7 +374,7 @@ class Stepper:
         TypeError, ValueError, KeyError or RuntimeError if its form is not that of this run.
         """
         saved_groups = state["optimizer"]["param_groups"]
-        keeper = self.setter or self._follower
+        keeper = self.setter or self._plateau
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"] or state["model"])

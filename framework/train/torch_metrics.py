@@ -6,13 +6,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.classification import (
-    MulticlassAccuracy,
-    MulticlassAUROC,
-    MulticlassAveragePrecision,
-    MulticlassRecall,
-)
+from torchmetrics import Metric, classification
 from torchmetrics.utilities import dim_zero_cat
 
 from framework.contracts.parallel import Parallel
@@ -22,10 +16,10 @@ from framework.train.checkpoint import of_all_ranks
 
 # What is undefined for a class without records. TorchMetrics takes it as 0, or warns.
 NEEDS_RECORDS = (
-    MulticlassAccuracy,
-    MulticlassAUROC,
-    MulticlassAveragePrecision,
-    MulticlassRecall,
+    classification.MulticlassAccuracy,
+    classification.MulticlassAUROC,
+    classification.MulticlassAveragePrecision,
+    classification.MulticlassRecall,
 )
 # What TorchMetrics says of classes without records
 OF_ABSENT = ("No positive samples", "Average precision score for one or more classes")
@@ -52,7 +46,7 @@ class TorchMetrics:
         self._num_added = 0  # batches in which something counts
         self._parallel = parallel
         self._say = say
-        self._said: set[str] = set()
+        self._notes: set[str] = set()
         self._classes = classes
         self._counts: dict[str, Tensor] = {}  # records per class of a macro average, on the device
         for name, metric in metrics.items():
@@ -68,13 +62,14 @@ class TorchMetrics:
     def names(self) -> list[str]:
         return list(self._metrics)
 
-    def add(self, predictions: tuple[Tensor, Tensor]) -> None:
-        """Show a batch to the metrics, unless nothing counts. Does not wait for the device."""
-        if len(predictions[1]):
-            self._num_added += 1
-            self._add(predictions)
+    def add(self, predictions: Sequence[Tensor], quiet: bool = False) -> None:
+        """Show a batch to the metrics, unless nothing counts. Does not wait for the device.
 
-    def _add(self, predictions: Sequence[Tensor], quiet: bool = False) -> None:
+        With ``quiet``, warnings are dropped.
+        """
+        if not len(predictions[1]):
+            return
+        self._num_added += 1
         for name, metric in self._metrics.items():
             self._called(name, lambda metric=metric: metric.update(*predictions), quiet)
         labels = predictions[1].long().flatten()
@@ -121,7 +116,8 @@ class TorchMetrics:
         own = [part.to(device) for part in predictions]
         if not len(own[1]):
             own = [part.new_zeros(1, *part.shape[1:]) for part in own]
-        self._add(own, quiet=True)
+        self.add(own, quiet=True)
+        self._num_added = 0
         results: dict[str, Tensor] = {}
         for name, metric in self._metrics.items():
             metric.sync_on_compute, syncs = False, metric.sync_on_compute
@@ -134,8 +130,8 @@ class TorchMetrics:
         return {name: float(value) for name, value in results.items() if not value.dim()}
 
     def _note(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._notes:
+            self._notes.add(text)
             self._say(text)
 
     def higher_is_better(self, name: str) -> bool | None:

@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from typing import Any, final
 
 from framework.contracts.batch import Batch, num_records
@@ -12,12 +13,12 @@ from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import ConfigError, PacelineError, words_of
-from framework.system.rng import generator_state, set_generator_state
+from framework.system.rng import generator_state, kept_generators, set_generator_state
 from framework.train.cuda_graph import GraphedPasses
-from framework.train.metrics import PassPlace, Progress, Tally, next_due, next_validation
+from framework.train.metrics import PassPlace, Progress, Tally, next_due
 from framework.train.parts import Parts, is_better, is_nan, prefix_of, validated
 from framework.train.step import CountWeights, Passes, Stepper, all_finite, gone_wrong
-from framework.train.watching import RankWatch, Reporter, TrainPace, Watching
+from framework.train.watching import RankWatch, TrainPace, Watching
 
 LEAD = 4  # steps before a validation, when its first batches begin to be read
 TOO_FEW = "Expected more than 1 value per channel"  # torch's batch norm, for a single record
@@ -59,7 +60,8 @@ class Trainer:
         self.ended = ""  # why a watcher ended the run before its last step
         self._splits = parts.splits()
         self._watching = parts.watching or Watching({}, parts.parallel)
-        self._reporter = Reporter(parts.train.identity, parts.parallel.device)
+        self._sinks: Sequence[Sink] = ()  # of rank 0 alone
+        self._began: tuple[float, int] = (0.0, 0)  # when reports begin, and after which step
         self.ranks = RankWatch(parts.clock, parts.parallel)  # what all ranks measure
         self._tally = Tally(parts.objective)
         self._last_step = 0
@@ -81,7 +83,7 @@ class Trainer:
 
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
         """Train one epoch per iteration, and yield the latest validation means after each."""
-        self._reporter.begin(sinks, self.progress.step)
+        self._begin_reports(sinks)
         try:
             while self.progress.step < self.total_steps and not self.stopped and not self.ended:
                 self._epoch()
@@ -100,9 +102,13 @@ class Trainer:
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
         """Validate the current weights and save them. Do nothing without validation data."""
         if self._splits:
-            self._reporter.begin(sinks, self.progress.step)
+            self._begin_reports(sinks)
             self._last_step = self.total_steps
             self._save(self._validate(), weights=True)
+
+    def _begin_reports(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = sinks
+        self._began = time.perf_counter(), self.progress.step
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
@@ -175,11 +181,14 @@ class Trainer:
 
     def _expect_validation(self) -> None:
         """Let the first validation set be read if a validation is near."""
-        plan, progress = self.parts.plan, self.progress
-        due = next_validation(plan, progress, self.parts.train.num_steps, self._last_step)
-        if self._splits and progress.step < due - LEAD:
+        step, num_steps = self.progress.step, self.parts.train.num_steps
+        due = step + num_steps - self.progress.epoch_step % num_steps
+        if (every := self.parts.plan.validate_every) is not None:
+            due = (step // every + 1) * every
+        due = min(due, self._last_step)
+        if self._splits and step < due - LEAD:
             self._next_due = min(self._next_due, due - LEAD)
-        elif self._splits and progress.step < due:
+        elif self._splits and step < due:
             loader = next(iter(self._splits.values()))
             loader.expect(0, 0, loader.num_steps)
 
@@ -247,12 +256,37 @@ class Trainer:
         return spans
 
     def _write(self, results: Report) -> Report:
-        return self._reporter.write(results, self.progress, self._last_step, self.stepper.rate)
+        """Write a report with the results of a split, and return it."""
+        progress, identity = self.progress, self.parts.train.identity
+        began_at, first_step = self._began
+        step_s = (time.perf_counter() - began_at) / max(1, progress.step - first_step)
+        epoch_left = 0  # between two epochs
+        if progress.epoch_step:
+            done = progress.epoch_step * identity["batch_size"]
+            if "steps" in identity:  # batches of several sizes, which come in any order
+                done = identity["records"] * progress.epoch_step // identity["steps"]
+            epoch_left = max(0, identity["records"] - done)
+        report = replace(
+            results,
+            step=progress.step,
+            epoch=progress.epoch_number,
+            learning_rate=self.stepper.rate,
+            epoch_left=epoch_left,
+            left_s=step_s * (self._last_step - progress.step),
+            skipped=progress.step - progress.scheduled,
+        )
+        if self._sinks:
+            # A sink may draw random numbers, to choose an image for example. That must not change
+            # the numbers that rank 0 trains with.
+            with kept_generators(self.parts.parallel.device):
+                for sink in self._sinks:
+                    sink.write(report)
+        return report
 
     def _validate(self) -> bool:
         """Validate the model, and return whether the result is the best so far."""
         parts, start = self.parts, time.perf_counter()
-        with self.stepper.averaged():
+        with nullcontext() if parts.average is None else parts.average.applied():
             results = validated(parts, self._splits, self.stepper.model)
         parts.switch_to_training()
         means: dict[str, float] = {}
@@ -291,7 +325,7 @@ class Trainer:
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
         is_lost = False
         if parts.parallel.rank == 0:
-            for sink in self._reporter.sinks:
+            for sink in self._sinks:
                 sink.flush()
             ends = self.stopped or bool(self.ended) or self.progress.step == self._last_step
             saved = parts.checkpoints.save(self.progress.step, state, kept, best, ends)

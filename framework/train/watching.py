@@ -1,4 +1,4 @@
-"""Reports and the pace of a run, its watchers, and who of several ranks made whom wait.
+"""The pace of a run, its watchers, and who of several ranks made whom wait.
 
 A step ends with an exchange of gradients, in which all ranks wait for the last one. That rank is
 late if its own work took longer than that of the others, who waited as long.
@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from framework.contracts.loader import Clock, KnowsOwnWork
 from framework.contracts.parallel import Parallel
 from framework.contracts.span import ALL_SPANS, IDLE, SPANS, LateRank, RankReport, RankSpan, Span
-from framework.contracts.training import Moment, Report, Sink, Watcher
+from framework.contracts.training import Moment, Watcher
 from framework.errors import ConfigError, listed
 from framework.system.rng import kept_generators
 from framework.system.user_code import raise_if_user_error
 from framework.train.checkpoint import is_plain
-from framework.train.metrics import Progress
 
 Array = NDArray[np.float64]
 
@@ -35,58 +34,6 @@ LEAST_SHARE = 0.01  # of a step; coming later by less does not count
 TIMES = 2.0
 LEAST_LOST = 0.01
 ERRORS = 3.0
-
-
-@final
-class Reporter:
-    """Writes reports. Only rank 0 has sinks.
-
-    The ``identity`` of the training loader says how much of an epoch is left. The run draws its
-    random numbers on ``device``.
-    """
-
-    def __init__(self, identity: Mapping[str, int], device: torch.device) -> None:
-        self._identity = identity
-        self._device = device
-        self.sinks: Sequence[Sink] = ()
-        self._began_at = time.perf_counter()
-        self._first_step = 0
-
-    def begin(self, sinks: Sequence[Sink], step: int) -> None:
-        """Write to these sinks. The time that is left is reckoned from ``step`` on."""
-        self.sinks = sinks
-        self._began_at = time.perf_counter()
-        self._first_step = step
-
-    def write(self, results: Report, progress: Progress, last_step: int, rate: float) -> Report:
-        """Write a report with the results of a split, and return it.
-
-        ``rate`` is the newest learning rate.
-        """
-        elapsed_s = time.perf_counter() - self._began_at
-        step_s = elapsed_s / max(1, progress.step - self._first_step)
-        identity, epoch_left = self._identity, 0  # between two epochs
-        if progress.epoch_step:
-            done = progress.epoch_step * identity["batch_size"]
-            if "steps" in identity:  # batches of several sizes, which come in any order
-                done = identity["records"] * progress.epoch_step // identity["steps"]
-            epoch_left = max(0, identity["records"] - done)
-        report = replace(
-            results,
-            step=progress.step,
-            epoch=progress.epoch_number,
-            learning_rate=rate,
-            epoch_left=epoch_left,
-            left_s=step_s * (last_step - progress.step),
-            skipped=progress.step - progress.scheduled,
-        )
-        if self.sinks:
-            # A sink may draw random numbers, to choose an image for example. That must not change
-            # the numbers that rank 0 trains with.
-            with kept_generators(self._device):
-                for sink in self.sinks:
-                    sink.write(report)
-        return report
 
 
 @final

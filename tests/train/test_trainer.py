@@ -1,5 +1,6 @@
 """The Trainer with fake parts around real torch models: what it learns, and what is due when."""
 
+import time
 import warnings
 
 import pytest
@@ -13,7 +14,6 @@ from framework.data.hdf5 import hdf5_source
 from framework.errors import ConfigError, DataError
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock, make_clock
-from framework.train import watching
 from framework.train.metrics import Progress
 from tests.conftest import make_context, make_records, write_store
 from tests.fakes import (
@@ -225,13 +225,15 @@ def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
 )
 def test_a_report_tells_how_much_is_left(identity, epoch_step, left, monkeypatch):
     now = [7.0]
-    monkeypatch.setattr(watching.time, "perf_counter", lambda: now[0])
-    own = watching.Reporter({"records": 20, "batch_size": 8, **identity}, CPU)
-    own.begin([], step=3)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    own = make_trainer()
+    own.parts.train.identity = {"records": 20, "batch_size": 8, **identity}
+    own.progress.step = 3
+    own._begin_reports([])
     now[0] += 6.0
-    results = Report("train", 0, 0, {"loss": 0.5}, 10.0)
-    progress = Progress(step=5, epoch=1, epoch_step=epoch_step, scheduled=4)
-    report = own.write(results, progress, last_step=9, rate=0.1)
+    own.progress = Progress(step=5, epoch=1, epoch_step=epoch_step, scheduled=4)
+    own._last_step = 9
+    report = own._write(Report("train", 0, 0, {"loss": 0.5}, 10.0))
     assert (report.epoch_left, report.left_s) == (left, 12.0)
     assert (report.step, report.skipped, report.learning_rate) == (5, 1, 0.1)
 
