@@ -7,7 +7,8 @@ Hydra's ``instantiate`` would resolve what is left of a reference in a text once
 import importlib
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import NoneType
 from typing import Any
@@ -51,18 +52,42 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         UserCodeError: U100 for an exception in the user's own code.
         ResourceError: R104 for a lack of memory.
     """
+    with _named_errors(where, block, allowed):
+        return _checked(where, block, allowed, runtime)()
+
+
+def maker(where: str, block: Config, allowed: Sequence[str], **examples: Any) -> partial[Any]:
+    """Return what makes the part that ``block`` describes, from the arguments of ``examples``.
+
+    It has been checked with these examples of values, and can be pickled.
+    """
+    with _named_errors(where, block, allowed):
+        whole = _checked(where, block, allowed, examples)
+    own = {key: value for key, value in whole.keywords.items() if key not in examples}
+    return partial(whole.func, *whole.args, **own)
+
+
+def _checked(
+    where: str, block: Config, allowed: Sequence[str], runtime: dict[str, Any]
+) -> partial[Any]:
+    """Return the checked call that makes a part, after the parts inside it were built."""
+    made = _made({**_secured(where, block, allowed), "_partial_": True})
+    if both := sorted(made.keywords.keys() & runtime.keys()):
+        what = "comes from the run, not from the configuration"
+        raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
+    whole = partial(made, **runtime)
+    _check_arguments(where, whole)
+    return whole
+
+
+@contextmanager
+def _named_errors(where: str, block: Config, allowed: Sequence[str]) -> Generator[None]:
+    """Check the targets of a block, and name the block in errors of building it."""
     for place, inner in targets(block, where):
         check_name(place, inner["_target_"], allowed)
         _check_resolved(place, inner["_target_"], allowed)
-    block = _secured(where, block, allowed)
     try:
-        made = _made({**block, "_partial_": True})
-        if both := sorted(made.keywords.keys() & runtime.keys()):
-            what = "comes from the run, not from the configuration"
-            raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
-        whole = partial(made, **runtime)
-        _check_arguments(where, whole)
-        return whole()
+        yield
     except Exception as error:
         raise_if_user_error(error, allowed, fix=f"correct it, or the arguments of {where}")
         if isinstance(error, TypeError | ValueError | RuntimeError):

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from framework.config.build import build
+from framework.config.build import build, maker
 from framework.config.paths import CONF, SUFFIXES
 from framework.config.rule import check_known, check_values, option_rules
 from framework.config.targets import (
@@ -24,11 +24,9 @@ from framework.config.targets import (
     with_added,
 )
 from framework.contracts.records import (
-    Field,
     InputTraits,
     Manifest,
     RecordInput,
-    RecordWriter,
     notes_of,
 )
 from framework.data.classes import agree_on_classes
@@ -120,11 +118,7 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
     """Return a function that makes the writer of ``block`` for any path."""
     own = {key: block[key] for key in block if key != "path"}
-
-    def make_writer(path: str, *, fields: Mapping[str, Field], num_records: int) -> RecordWriter:
-        return build(where, own, allowed, path=path, fields=fields, num_records=num_records)
-
-    return make_writer
+    return maker(where, own, allowed, path="", fields={}, num_records=0)
 
 
 def prepare(
