@@ -64,7 +64,7 @@ from framework.loader.stream import StreamLoader  # noqa: E402
 from framework.measure.clock import make_clock  # noqa: E402
 from framework.measure.host import machine  # noqa: E402
 from framework.order.draws import device_key, draws, keyed_draws  # noqa: E402
-from framework.system.page_locked import use  # noqa: E402
+from framework.system.memory import use  # noqa: E402
 from framework.train.cuda_graph import CudaRecorder  # noqa: E402
 from framework.trials.probe import Probe, Rate  # noqa: E402
 

@@ -3,6 +3,8 @@
 The letter names the kind of error, which decides the exit code. A number never changes.
 """
 
+import errno
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +20,18 @@ EXIT_TERMINATED = 143  # SIGTERM or SIGUSR1 with nothing to save, or a second on
 MOST_LISTED = 20  # names in a message
 # C0 and C1 without tabs and line breaks, also as bytes of file names
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]|\r(?!\n)")
+
+# What an error says if the system or a device refuses memory.
+REFUSALS = (
+    os.strerror(errno.ENOMEM),
+    "allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "bad alloc",
+    "ALLOC_FAILED",
+    "failed to map segment",
+)
 
 
 class PacelineError(Exception):
@@ -149,3 +163,21 @@ def words_of(error: BaseException, most: int = 300) -> str:
         if text := " ".join(str(error).split())[:most]:
             return text
     return type(error).__name__
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether ``error`` means that no memory is left. Its causes do not count."""
+    # torch's OutOfMemoryError is slow to import
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if not isinstance(error, RuntimeError | OSError | ImportError):
+        return False
+    text = words_of(error, 1 << 20)
+    return getattr(error, "errno", None) == errno.ENOMEM or any(word in text for word in REFUSALS)
+
+
+def memory_error(error: BaseException) -> ResourceError:
+    """Return the error for a refusal of memory."""
+    fix = "lower batch_size or the number of workers, or choose a smaller model"
+    what = words_of(error, 200) if str(error) else "used up"
+    return ResourceError(104, "memory", what, fix)

@@ -15,9 +15,10 @@ from framework.errors import (
     PacelineError,
     ResourceError,
     did_you_mean,
+    lacks_memory,
+    memory_error,
     say,
 )
-from framework.system.memory import lacks_memory, memory_error
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {

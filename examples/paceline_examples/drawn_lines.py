@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.system.extras import needed
+from framework.system.user_code import needed
 
 HEIGHT = 32
 FONTS = (  # of matplotlib

@@ -16,7 +16,7 @@ import numpy as np
 from framework.contracts.records import IGNORE
 from framework.errors import ConfigError
 from framework.media.decode import decode
-from framework.system.extras import needed
+from framework.system.user_code import needed
 
 CLASSES = ("disc", "square", "triangle", "star", "cross")
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")  # by danielbuechele and vultilion, CC BY 2.0

@@ -14,7 +14,7 @@ from torch import Tensor
 from framework.augment.pixels import Fields, PixelAugment, fields_of, inverted, unit
 from framework.contracts.batch import Batch
 from framework.errors import ResourceError
-from framework.system.extras import Step, make_step, pip_install
+from framework.system.user_code import Step, make_step, pip_install
 
 
 @final

@@ -22,7 +22,7 @@ from framework.cli.arguments import quoted
 from framework.cli.hydra_session import hydra_session
 from framework.config.paths import CONF, ROOT
 from framework.config.targets import static_signature
-from framework.system.extras import pip_install
+from framework.system.user_code import pip_install
 
 T = TypeVar("T")
 # Hydra says "load" for one of a list, as in sink=[consle]

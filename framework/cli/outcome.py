@@ -19,7 +19,6 @@ from framework.config.schema import AFTER_STEP, PROFILE
 from framework.contracts.span import IDLE, LateRank
 from framework.contracts.waits import slow_words
 from framework.measure.statistics import BUSY_CORES
-from framework.system.memory import lacks_memory, memory_error
 from framework.system.run_dir import ENDED, NEXT_FACTS, SUMMARY, read_object, redacted, write_object
 from framework.system.safe_text import SafeConsole
 from framework.system.stopping import Stop, message_if_stopped, undone
@@ -304,8 +303,8 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
     # A damaged file may claim any size.
     if not isinstance(error, errors.DataError | errors.ResourceError):
         for part in chain:
-            if lacks_memory(part):
-                return memory_error(part)
+            if errors.lacks_memory(part):
+                return errors.memory_error(part)
     for part in chain:  # whatever error a library made of it
         if refusal := _limit(part):
             return refusal

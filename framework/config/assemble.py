@@ -50,8 +50,7 @@ from framework.measure.host import cores_per_rank, stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order.batches import Order, OrderChoice
 from framework.order.select import Fold
-from framework.system.memory import keep_freed_memory
-from framework.system.page_locked import use
+from framework.system.memory import keep_freed_memory, use
 from framework.system.rng import choose_algorithms, seed_generators
 from framework.train.parameter_groups import Scaling, optimizer_keys, scaling_of
 from framework.train.weights import is_sharded

@@ -30,8 +30,7 @@ from framework.contracts.training import Schedule
 from framework.errors import ConfigError, words_of
 from framework.schedule.constant import Constant
 from framework.schedule.torch_schedule import TorchSchedule
-from framework.system.extras import pip_install
-from framework.system.user_code import raise_if_user_error
+from framework.system.user_code import pip_install, raise_if_user_error
 
 PLAIN = {str, int, float, bool, NoneType}
 OPTIMIZER = "optimizer"  # the argument that tells a scheduler of torch

@@ -64,8 +64,7 @@ from framework.errors import CheckpointError, ConfigError, listed, say, words_of
 from framework.measure.clock import NoClock
 from framework.measure.host import stay_beside
 from framework.store.foreign import format_of
-from framework.system.memory import keep_freed_memory
-from framework.system.page_locked import use
+from framework.system.memory import keep_freed_memory, use
 from framework.system.rng import choose_algorithms, is_deterministic, seed_generators
 from framework.train.checkpoint import FOLDER, OF_OBJECTIVE, newest_path, newest_state
 from framework.train.objective_state import ObjectiveState

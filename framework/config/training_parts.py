@@ -41,8 +41,8 @@ from framework.parallel.ddp import warm_up_ddp
 from framework.schedule.plateau import Plateau
 from framework.sink.base import TolerantSink
 from framework.store.store_facts import is_number
-from framework.system.extras import needed
 from framework.system.rng import kept_generators
+from framework.system.user_code import needed
 from framework.train import parameter_groups, watching
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder

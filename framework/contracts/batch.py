@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from framework.system.page_locked import Pieces, block, stream_aside
+from framework.system.memory import Pieces, block, stream_aside
 
 Batch = dict[str, Any]
 NESTS = (Tensor, dict, list, tuple)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.system.code_digest import CodeDigest, files_digest
+from framework.system.user_code import CodeDigest, files_digest
 
 KINDS = ("image", "labels", "audio", "video", "text", "bytes", "boxes", "points", "raw")
 CARRIED = ("text", "bytes")  # kinds that are lists in a batch, and stay on the host
@@ -412,10 +412,13 @@ class InputTraits:
             gives a record's key without reading it, and several threads may read items.
         skip_bad: Whether the error of a bad item that is found before the first one is read is
             raised when that item is read, so that a caller can skip it.
+        own_code: The digest of the user's code that makes the records, before its first use; None:
+            that of the input's module.
     """
 
     file_per_record: bool = False
     skip_bad: bool = False
+    own_code: CodeDigest | None = None
 
     def key(self, index: int) -> str:
         """Return the key of the record of an item."""
@@ -428,10 +431,6 @@ class InputTraits:
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
         """Return the files of a range of items that are records and are read at once, or None."""
         return None
-
-    def code(self) -> CodeDigest:
-        """Return the digest of the user's code that makes the records, before its first use."""
-        return CodeDigest(files_digest([type(self).__module__]))
 
 
 def item_files_of(source: object, index: int) -> Sequence[str]:
@@ -446,8 +445,8 @@ def range_files_of(source: object, start: int, stop: int) -> Sequence[str] | Non
 
 def code_of(source: object) -> CodeDigest:
     """Return the digest of the code of an input: by default of its module."""
-    if isinstance(source, InputTraits):
-        return source.code()
+    if isinstance(source, InputTraits) and source.own_code is not None:
+        return source.own_code
     return CodeDigest(files_digest([type(source).__module__]))
 
 

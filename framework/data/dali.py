@@ -27,8 +27,8 @@ from framework.errors import ConfigError, DataError, ResourceError
 from framework.media.decode import decode
 from framework.media.header import BadImage
 from framework.store.open_store import open_store
-from framework.system.extras import pip_install
 from framework.system.native import crowded
+from framework.system.user_code import pip_install
 
 
 def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":

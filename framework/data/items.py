@@ -23,10 +23,17 @@ from framework.contracts.batch import Batch, leaves
 from framework.contracts.records import Field, Ragged
 from framework.data.fields import LENGTH, collated
 from framework.data.requests import LEAST_S, Request, Timed, Usual, Work, plain
-from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
+from framework.errors import (
+    ConfigError,
+    DataError,
+    PacelineError,
+    UserRecordError,
+    lacks_memory,
+    memory_error,
+    words_of,
+)
 from framework.measure.clock import Stopwatch
 from framework.order.draws import record_seeds
-from framework.system.memory import lacks_memory, memory_error
 from framework.system.rng import kept_generators, seed_host_generators
 from framework.system.user_code import user_error
 

@@ -49,7 +49,7 @@ from framework.errors import DataError, PacelineError, UserRecordError
 from framework.measure.clock import Stopwatch
 from framework.media.scale import scale_into
 from framework.order.draws import ON_HOST, draws, record_seeds
-from framework.system.page_locked import pins_here
+from framework.system.memory import pins_here
 from framework.system.user_code import user_error
 
 NOTHING_KNOWN: Mapping[str, Tensor] = {}

@@ -24,8 +24,7 @@ from framework.order.select import chosen
 from framework.store import staging
 from framework.store.open_store import ShardedStore, files_of
 from framework.store.store_facts import StoreFacts
-from framework.system.memory import keep_freed_memory
-from framework.system.page_locked import CopyEngineError
+from framework.system.memory import CopyEngineError, keep_freed_memory
 
 R = TypeVar("R", bound=Reader)
 UNEVEN = 107  # the number of the error for images of several sizes in a batch

@@ -29,9 +29,15 @@ from framework.contracts.batch import Batch, leaves, mapped, tensors
 from framework.data.requests import Ledger, Request, Timed, Work, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.measure.clock import Stages
-from framework.system.at_end import close_at_end, forgotten, stop_at_end
 from framework.system.native import crowded, limit_threads
-from framework.system.stopping import deaf_children, has_ended, set_all
+from framework.system.stopping import (
+    close_at_end,
+    deaf_children,
+    has_ended,
+    remove_at_end,
+    set_all,
+    stop_at_end,
+)
 from framework.system.user_code import user_error
 
 # Batches that are read ahead: by all threads together, or by each process.
@@ -318,7 +324,7 @@ class Workers:
         # Several threads may close: a program may end while a loader's thread waits for a batch.
         loader: Any = self._loader
         self._loader = None
-        forgotten(self)
+        remove_at_end(self)
         processes = _processes_of(loader)
         if not processes:
             return
@@ -402,7 +408,7 @@ class _Pool:
 
     def close(self, wait: bool) -> None:
         """Drop the calls that wait in the queue, and end the threads."""
-        forgotten(self)
+        remove_at_end(self)
         self.stop()
         if wait:
             for thread in self.threads:

@@ -40,6 +40,11 @@ class _Object(NamedTuple):
     region: bytes
     is_crowd: bool
 
+    @property
+    def area(self) -> float:
+        left, top, right, bottom = self.box
+        return (right - left) * (bottom - top)
+
 
 class _Image(NamedTuple):
     file_name: str
@@ -190,8 +195,14 @@ class CocoInput(RowInput):
             "keypoints": np.array([item.keypoints for item in objects], np.float32).reshape(shape),
         }
         if "mask" in self.fields:
+            # Small objects lie on top. Crowds are boxes around many objects, and lie below.
+            by_size = sorted(image.objects, key=lambda item: (not item.is_crowd, -item.area))
             try:
-                row["mask"] = encode_png(_mask(image))
+                regions = [
+                    (json.loads(item.region), IGNORE if item.is_crowd else item.label + 1)
+                    for item in by_size
+                ]
+                row["mask"] = encode_png(painted(regions, height, width))
             except BROKEN as error:
                 what = f"a region cannot be drawn: {words_of(error, 200)}"
                 raise DataError(193, self.name(index), what, FIX) from error
@@ -210,26 +221,8 @@ class CocoInput(RowInput):
     def key(self, index: int) -> str:
         return self.annotated[index].file_name
 
-    def name(self, index: int) -> str:
-        return f"{self.path}: {self.key(index)}"
-
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path, self._file(index))
-
-
-def _mask(image: _Image) -> np.ndarray:
-    """Return the label map of an image, uint8 [1, H, W]. Raises one of ``BROKEN``."""
-
-    def order(item: _Object) -> tuple[bool, float]:
-        # Crowds are boxes around many objects, of which some have a region of their own.
-        left, top, right, bottom = item.box
-        return not item.is_crowd, -(right - left) * (bottom - top)
-
-    objects = sorted(image.objects, key=order)
-    regions = [
-        (json.loads(item.region), IGNORE if item.is_crowd else item.label + 1) for item in objects
-    ]
-    return painted(regions, image.height, image.width)
 
 
 def painted(regions: Sequence[tuple[Any, int]], height: int, width: int) -> np.ndarray:
@@ -241,7 +234,17 @@ def painted(regions: Sequence[tuple[Any, int]], height: int, width: int) -> np.n
     painting = np.zeros((height, width), np.uint8)
     for region, value in regions:
         if not isinstance(region, list):
-            painting[_run_mask(region, height, width)] = value
+            if not isinstance(region, dict) or list(region.get("size", ())) != [height, width]:
+                raise ValueError("neither polygons nor run lengths of this image's size")
+            counts = region.get("counts")
+            if isinstance(counts, str):
+                counts = run_lengths(counts)
+            if not isinstance(counts, list) or not all(type(c) is int and c >= 0 for c in counts):
+                raise ValueError("its counts are not whole numbers")
+            if sum(counts) != height * width:
+                raise ValueError(f"its counts make {sum(counts)} pixels, not {height * width}")
+            inside = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+            painting[inside.reshape(width, height).T] = value  # they go down the columns
             continue
         for polygon in region:
             points = np.asarray(polygon, np.float64)
@@ -253,20 +256,6 @@ def painted(regions: Sequence[tuple[Any, int]], height: int, width: int) -> np.n
             vertices = [np.round(points).astype(np.int32)]
             cv2.fillPoly(painting, vertices, (value,), shift=FRACTION_BITS)
     return painting[None]
-
-
-def _run_mask(region: Any, height: int, width: int) -> np.ndarray:
-    if not isinstance(region, dict) or list(region.get("size", ())) != [height, width]:
-        raise ValueError("neither polygons nor run lengths of this image's size")
-    counts = region.get("counts")
-    if isinstance(counts, str):
-        counts = run_lengths(counts)
-    if not isinstance(counts, list) or not all(type(c) is int and c >= 0 for c in counts):
-        raise ValueError("its counts are not whole numbers")
-    if sum(counts) != height * width:
-        raise ValueError(f"its counts make {sum(counts)} pixels, not {height * width}")
-    inside = np.arange(len(counts)) % 2 == 1
-    return np.repeat(inside, counts).reshape(width, height).T  # they go down the columns
 
 
 def run_lengths(text: str) -> list[int]:

@@ -14,8 +14,8 @@ from framework.input.function import stored_value
 from framework.input.rows import Row, RowInput
 from framework.order.draws import record_seeds
 from framework.store.foreign import check_classes
-from framework.system.code_digest import CodeDigest, digest_of
 from framework.system.rng import kept_generators, seed_host_generators
+from framework.system.user_code import digest_of
 
 FIELDS = "input.fields"
 
@@ -35,7 +35,7 @@ class DatasetInput(RowInput):
         items = checked(dataset, "input.dataset", "give it __len__ and __getitem__")
         form = ItemForm(check_names(fields, FIELDS), key=FIELDS)
         self._read = ItemReader(items, form, 0, self.title)
-        self._code = digest_of(dataset)  # before the first item, which may open a file, say
+        self.own_code = digest_of(dataset)  # before the first item, which may open a file, say
         self._num_records = length_of(dataset, "input.dataset")
         self._classes = check_classes((), classes, self.title) or classes_of(dataset)
 
@@ -68,11 +68,5 @@ class DatasetInput(RowInput):
             fix = "return arrays, numbers, texts, or an image file's bytes"
             raise DataError(167, self.name(index), what, fix) from error
 
-    def key(self, index: int) -> str:
-        return str(index)
-
     def name(self, index: int) -> str:
         return self._read.name(index)
-
-    def code(self) -> CodeDigest:
-        return self._code

@@ -13,8 +13,7 @@ from framework.errors import ConfigError, DataError, PacelineError, UserRecordEr
 from framework.input.rows import Row, RowsInput
 from framework.store.files import named_files, walk
 from framework.store.foreign import check_classes
-from framework.system.code_digest import CodeDigest, digest_of
-from framework.system.user_code import user_error
+from framework.system.user_code import digest_of, user_error
 
 KEY = "key"  # of a record, if the function gives it
 MakeRecords = Callable[[Any], dict[str, Any] | Iterable[dict[str, Any]]]
@@ -41,7 +40,7 @@ class FunctionInput(RowsInput):
             fix = "name files, or list items"
             raise ConfigError(163, "input.path, input.items", "give one of the two", fix)
         self.classes = check_classes((), self.classes, self.function)
-        self._code = digest_of(self.call, (self.function.partition(".")[0],))
+        self.own_code = digest_of(self.call, (self.function.partition(".")[0],))
 
     @cached_property
     def keyed_items(self) -> list[tuple[str, Any]]:
@@ -79,9 +78,6 @@ class FunctionInput(RowsInput):
     def item_files(self, index: int) -> Sequence[str]:
         item = self.keyed_items[index][1]
         return (item,) if isinstance(item, str) else ()
-
-    def code(self) -> CodeDigest:
-        return self._code
 
 
 def rows_of(call: MakeRecords, argument: Any, function: str, where: str, fix: str) -> list[Row]:

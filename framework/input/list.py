@@ -70,6 +70,7 @@ class ListInput(RowInput):
         if self.columns is not None:
             _ = self.parsed  # before the table is read
         self.folder = self.root or os.path.dirname(self.path) or "."
+        self._real_root = os.path.realpath(self.folder)
         self.pattern = labels.class_pattern(self.label_pattern) or ANYTHING
 
     @cached_property
@@ -210,21 +211,28 @@ class ListInput(RowInput):
                     fix = "convert the table to UTF-8, or leave the column out"
                     raise DataError(162, where, f"{field} is not UTF-8 text", fix)
             else:
+                wrong = ""
                 try:
-                    values[field] = _number(cell, kind)
-                except ValueError as error:
+                    if not NUMBER.fullmatch(cell.strip()):  # such as 1_000
+                        raise ValueError
+                    values[field] = int(cell) if kind == "int" else float(cell)
+                except ValueError:
+                    wrong = f"is not {kind}"
+                if not wrong and kind == "int" and not -(2**63) <= values[field] < 2**63:
+                    wrong = "does not fit 64 bits"
+                elif not wrong and not math.isfinite(values[field]):
+                    wrong = "is not finite"
+                elif not wrong and kind == "float" and abs(values[field]) > LARGEST:
+                    wrong = "does not fit float32"
+                if wrong:
                     fix = "correct the row, or input.columns"
-                    raise DataError(162, where, f"{cell!r} {error}", fix) from error
+                    raise DataError(162, where, f"{cell!r} {wrong}", fix)
         return values
 
     def _check_inside(self, path: str, root: str, where: str) -> None:
         if not self.allow_outside and ("\0" in path or os.path.commonpath([path, root]) != root):
             fix = "set input.root, or input.allow_outside=true if you trust it"
             raise DataError(165, where, f"{path!r} is not under {root}", fix)
-
-    @cached_property
-    def _real_root(self) -> str:
-        return os.path.realpath(self.folder)
 
     def described(self) -> Manifest:
         rows, classes = self.content
@@ -322,23 +330,3 @@ def read_table(path: str) -> Iterator[Line]:
     except csv.Error as error:
         where = f"{path}: line {reader.line_num}"
         raise DataError(164, where, f"not a table ({error})", "correct its quotes") from error
-
-
-def _number(text: str, kind: str) -> int | float:
-    """Return a number that its column can hold. ValueError says what another text is not."""
-    if not NUMBER.fullmatch(text.strip()):  # such as 1_000
-        raise ValueError(f"is not {kind}")
-    if kind == "int":
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError("is not int") from None
-        if not -(2**63) <= value < 2**63:
-            raise ValueError("does not fit 64 bits")
-        return value
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("is not finite")
-    if abs(value) > LARGEST:
-        raise ValueError("does not fit float32")
-    return value

@@ -133,8 +133,5 @@ class LMDBInput(RowInput):
     def key(self, index: int) -> str:
         return self.items[1][index]
 
-    def name(self, index: int) -> str:
-        return f"{self.path}: {self.key(index)}"
-
     def item_files(self, index: int) -> Sequence[str]:
         return (self.file.path,)

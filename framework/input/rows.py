@@ -15,16 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from framework.contracts import records as contract
 from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
-from framework.contracts.records import (
-    LABEL,
-    Chunk,
-    Field,
-    InputTraits,
-    Manifest,
-    NumberKeys,
-    Records,
-)
+from framework.contracts.records import LABEL, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import shared_channels
 from framework.media.header import BadImage, read_header
@@ -40,7 +33,7 @@ MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first er
 VIDEO = Field("uint8", (None, None, None, 3), "frames")
 
 
-class RowsInput(InputTraits, ABC):
+class RowsInput(contract.InputTraits, ABC):
     """A RecordInput that makes rows from items, and records from rows.
 
     The first readable row decides the fields, and ``kinds`` those that values alone do not tell.
@@ -94,15 +87,16 @@ class RowsInput(InputTraits, ABC):
 
 
 class RowInput(RowsInput):
-    """A RecordInput that makes one row from each item."""
+    """A RecordInput that makes one row from each item, for example of the file ``path``."""
+
+    path: str
 
     @abstractmethod
     def row(self, index: int) -> Row:
         """Read an item."""
 
-    @abstractmethod
-    def key(self, index: int) -> str:
-        """Return the key that the store keeps for the record of an item."""
+    def name(self, index: int) -> str:
+        return f"{self.path}: {self.key(index)}"
 
     def rows(self, index: int) -> Sequence[tuple[str, Row]]:
         return [(self.key(index), self.row(index))]
@@ -117,7 +111,7 @@ def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
     return typed
 
 
-class ColumnInput(InputTraits, ABC):
+class ColumnInput(contract.InputTraits, ABC):
     """A RecordInput of one array per field, whose first dimension counts the records.
 
     An array ``label`` of whole numbers or bool, [N] or [N, 1], has class numbers if none is
@@ -160,7 +154,7 @@ class ColumnInput(InputTraits, ABC):
 
     def read(self, start: int, stop: int) -> Chunk:
         records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
-        return Chunk(records, NumberKeys(start, stop))
+        return Chunk(records, contract.NumberKeys(start, stop))
 
     def name(self, index: int) -> str:
         return f"{self.path}: record {index}"
@@ -320,7 +314,7 @@ def chunk_of(
             own, first = ", ".join(sorted(row)), ", ".join(sorted(fields))
             what = f"has the fields {own}, but the first record has {first}"
             raise DataError(167, name(number), what, "give every record the same fields")
-    records: Records = {}
+    records: contract.Records = {}
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
         for number, value in enumerate(values):

@@ -14,15 +14,8 @@ from typing import Any, NamedTuple, NoReturn, final
 import numpy as np
 import torch
 
-from framework.contracts.records import (
-    LABEL,
-    Chunk,
-    Field,
-    InputTraits,
-    Manifest,
-    Records,
-    RecordStore,
-)
+from framework.contracts import records as contract
+from framework.contracts.records import LABEL, Chunk, Field, Manifest
 from framework.errors import DataError, listed
 from framework.input.function import rows_of
 from framework.input.list import read_table
@@ -32,7 +25,7 @@ from framework.pack.jobs import as_written, joined, keys_of
 from framework.store.foreign import INTEGER, NUMBER, OF_STRINGS
 from framework.store.open_store import MANIFEST, open_store
 from framework.store.store_facts import RECORD, StoreFacts, is_number
-from framework.system.code_digest import CodeDigest, digest_of
+from framework.system.user_code import CodeDigest, digest_of
 
 KEY = "key"  # of a record, for the user's function
 BLOCK_KEYS = 1 << 16  # looked up at once
@@ -49,12 +42,14 @@ class NewValues(NamedTuple):
     """The values that some records get; ``sha256`` is the table's."""
 
     records: np.ndarray  # their numbers, ascending: int64 [n]
-    values: Records  # by field: an array [n], or a list of n arrays of uint8, which are texts
+    values: (
+        contract.Records
+    )  # by field: an array [n], or a list of n arrays of uint8, which are texts
     sha256: str
 
 
 @final
-class StoreInput(InputTraits):
+class StoreInput(contract.InputTraits):
     """The records of one store or several, in order, under their own keys.
 
     The fields of all stores must agree. Classes are united by name, in the order in which they come
@@ -77,7 +72,7 @@ class StoreInput(InputTraits):
         self.select = select
         self.kinds: Mapping[str, str] = {}  # of the fields that ``add`` makes
         self._add = add
-        self._code = CodeDigest()
+        self.own_code = CodeDigest()
         if add is not None:
             named: Any = add
             if isinstance(add, partial):
@@ -87,10 +82,10 @@ class StoreInput(InputTraits):
             if not isinstance(named, type | FunctionType):
                 named = type(named)
             self._function = f"{named.__module__}.{named.__qualname__}"
-            self._code = digest_of(self._add, (named.__module__.partition(".")[0],))
+            self.own_code = digest_of(self._add, (named.__module__.partition(".")[0],))
 
     @cached_property
-    def stores(self) -> list[RecordStore]:
+    def stores(self) -> list[contract.RecordStore]:
         return [open_store(path) for path in self.paths]
 
     @cached_property
@@ -288,9 +283,6 @@ class StoreInput(InputTraits):
         first, last = self._place(start)[0], self._place(stop - 1)[0]
         return [self._file(number) for number in range(first, last + 1)]
 
-    def code(self) -> CodeDigest:
-        return self._code
-
     def _file(self, number: int) -> str:
         path = self.paths[number]
         return os.path.join(path, MANIFEST) if os.path.isdir(path) else path
@@ -390,7 +382,7 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
             what = f"names the record {cell[:100]!r} again"
             refuse(row, what, "keep one row for each record", 254)
     records = np.array(sorted(rows), np.int64)
-    values: Records = {}
+    values: contract.Records = {}
     classes = {name: number for number, name in enumerate(manifest.classes)}
     for name, column in columns.items():
         field, made = fields[name], list[Any]()

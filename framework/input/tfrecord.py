@@ -6,7 +6,7 @@ is compared. The ``tfrecord`` package (MIT), which reads and writes such files, 
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -18,7 +18,7 @@ from framework.errors import DataError, ResourceError
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.files import named_files, unreadable
 from framework.store.foreign import check_classes, text_of
-from framework.system.extras import pip_install
+from framework.system.user_code import pip_install
 
 HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 bytes
 TAIL = struct.Struct("<I")  # masked CRC32C of the data
@@ -72,11 +72,29 @@ class TFRecordInput(RowInput):
         DataError D110, D166.
         """
         _, crc32c, _ = library()
-        frames = [
-            (number, start, size)
-            for number, path in enumerate(self.files)
-            for start, size in _frames(path, crc32c)
-        ]
+        frames: list[tuple[int, int, int]] = []
+        for number, path in enumerate(self.files):
+            try:
+                with open(path, "rb") as file:
+                    start, end = 0, os.fstat(file.fileno()).st_size
+                    while start < end:
+                        file.seek(start)
+                        head = file.read(HEAD.size)
+                        what, size, next_start = "truncated", 0, end + 1
+                        if len(head) == HEAD.size:
+                            size, crc = HEAD.unpack(head)
+                            next_start = start + HEAD.size + size + TAIL.size
+                            if crc != masked(crc32c(head[:8])):
+                                what, next_start = "not a TFRecord, or damaged", end + 1
+                        if next_start > end:
+                            fix = (
+                                "get the file again; compressed ones must be unpacked with gzip -d"
+                            )
+                            raise DataError(166, path, f"{what} at byte {start}", fix)
+                        frames.append((number, start + HEAD.size, size))
+                        start = next_start
+            except OSError as error:
+                raise unreadable(path, error) from error
         if not frames:
             raise DataError(110, self.path, "no record", "give TFRecord files")
         return np.array(frames, np.int64)
@@ -157,26 +175,3 @@ class TFRecordInput(RowInput):
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self._place(index)[0],)
-
-
-def _frames(path: str, crc32c: Callable[[bytes], int]) -> Iterator[tuple[int, int]]:
-    """Yield the first byte and the size of the Examples of a file. DataError D166."""
-    try:
-        with open(path, "rb") as file:
-            start, end = 0, os.fstat(file.fileno()).st_size
-            while start < end:
-                file.seek(start)
-                head = file.read(HEAD.size)
-                what, size, next_start = "truncated", 0, end + 1
-                if len(head) == HEAD.size:
-                    size, crc = HEAD.unpack(head)
-                    next_start = start + HEAD.size + size + TAIL.size
-                    if crc != masked(crc32c(head[:8])):
-                        what, next_start = "not a TFRecord, or damaged", end + 1
-                if next_start > end:
-                    fix = "get the file again; compressed ones must be unpacked with gzip -d"
-                    raise DataError(166, path, f"{what} at byte {start}", fix)
-                yield start + HEAD.size, size
-                start = next_start
-    except OSError as error:
-        raise unreadable(path, error) from error

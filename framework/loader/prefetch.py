@@ -13,9 +13,9 @@ import torch
 from framework.contracts.batch import move, pin
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
-from framework.system.at_end import forgotten, stop_at_end
+from framework.system.memory import use
 from framework.system.native import beside, limit_threads
-from framework.system.page_locked import use
+from framework.system.stopping import remove_at_end, stop_at_end
 
 Stream = torch.cuda.Stream
 T = TypeVar("T")
@@ -212,7 +212,7 @@ class Ahead(Generic[T]):
         self._stop.set()
 
     def close(self) -> None:
-        forgotten(self)
+        remove_at_end(self)
         self.stop()
         while self._thread.is_alive():
             try:

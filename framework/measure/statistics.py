@@ -8,7 +8,7 @@ from math import comb, log
 from typing import Any, NamedTuple
 
 from framework.errors import ResourceError
-from framework.system.extras import needed
+from framework.system.user_code import needed
 
 median = statistics.median
 

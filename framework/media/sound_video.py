@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.contracts.records import Field
-from framework.system.extras import needed
+from framework.system.user_code import needed
 
 SOUNDS = (".wav", ".flac")
 MOST_SAMPLES = 1 << 28  # 90 minutes at 48 kHz; FLAC writes silence in a few bytes

@@ -26,7 +26,7 @@ from torch import Tensor
 from framework.contracts import records as contract
 from framework.contracts.class_labels import IGNORE_INDEX
 from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, RecordInput, Records
-from framework.errors import DataError, PacelineError, ResourceError, words_of
+from framework.errors import DataError, PacelineError, ResourceError, lacks_memory, words_of
 from framework.order.batches import spread
 from framework.pack import packing as packings
 from framework.pack.packing import JobResult, Journal, PackPlan
@@ -34,7 +34,7 @@ from framework.store.file_store import content_crcs, digest
 from framework.store.files import DiskReads, ask_item_files
 from framework.store.store_facts import StatisticsSampler
 from framework.system.durable import uninterrupted
-from framework.system.memory import keep_freed_memory, lacks_memory
+from framework.system.memory import keep_freed_memory
 from framework.system.stopping import deaf_children, die_with_parent, set_all
 from framework.system.user_code import user_error
 

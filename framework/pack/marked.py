@@ -11,26 +11,15 @@ from typing import Any, final
 
 import numpy as np
 
-from framework.contracts.records import (
-    IGNORE,
-    Chunk,
-    Field,
-    InputTraits,
-    Manifest,
-    RecordInput,
-    Records,
-    code_of,
-    item_files_of,
-    notes_of,
-    range_files_of,
-)
+from framework.contracts import records as contract
+from framework.contracts.records import IGNORE, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError
-from framework.media.decode import PALETTE, BadLabels, decode_labels, encode_png, labels_header
+from framework.media import decode as decoding
+from framework.media.decode import decode_labels, labels_header
 from framework.media.header import MAX_PIXELS, BadImage, read_header
 from framework.order.batches import spread
 from framework.store.file_store import fits_kind
 from framework.store.foreign import RAGGED, TakesKinds, check_present, checked_kinds
-from framework.system.code_digest import CodeDigest
 
 NUM_SAMPLES = 8  # items that a guess looks at
 MOST_VALUES = 32  # different numbers in a gray label map; a photograph has some 200
@@ -38,7 +27,7 @@ PIXELS_PER_VALUE = 16  # at least, since a tiny picture has few values, too
 
 
 @final
-class MarkedInput(InputTraits):
+class MarkedInput(contract.InputTraits):
     """An input that knows which of its fields are label maps, and maps their values.
 
     Label maps become uint8 with one channel: PNGs stay PNGs, arrays become [1, H, W]. Without
@@ -49,7 +38,7 @@ class MarkedInput(InputTraits):
 
     def __init__(
         self,
-        source: RecordInput,
+        source: contract.RecordInput,
         labels: Any,
         values: Mapping[int, int | str] | None,
         max_pixels: int = MAX_PIXELS,
@@ -60,6 +49,7 @@ class MarkedInput(InputTraits):
             fix = "give input.labels=[mask], say"
             raise ConfigError(179, f"input.labels = {labels}", "must be a list of fields", fix)
         self.source, self.max_pixels = source, max_pixels
+        self.own_code = contract.code_of(source)
         self.kinds = checked_kinds(kinds)
         if isinstance(source, TakesKinds):
             source.kinds = self.kinds
@@ -114,10 +104,10 @@ class MarkedInput(InputTraits):
         return tuple(guessed) if len(guessed) < len(images) else ()
 
     @cached_property
-    def _samples(self) -> list[Records]:
+    def _samples(self) -> list[contract.Records]:
         """Records of some evenly spread items. Packing reports those that cannot be read."""
         num_items = self.source.manifest.num_records
-        samples: list[Records] = []
+        samples: list[contract.Records] = []
         for item in spread(num_items, min(NUM_SAMPLES, num_items)).tolist():
             with suppress(DataError):
                 samples.append(self.source.read(item, item + 1).records)
@@ -144,7 +134,7 @@ class MarkedInput(InputTraits):
                     f"{name} holds only 0 and 255, and 255 means 'no class'; "
                     "if it is a class, add 'input.values={0: 0, 255: 1}'"
                 )
-        return (*notes_of(self.source), *lines)
+        return (*contract.notes_of(self.source), *lines)
 
     @property
     def manifest(self) -> Manifest:
@@ -214,8 +204,8 @@ class MarkedInput(InputTraits):
             if self.values is None:
                 labels_header(value, self.max_pixels)
                 return value
-            return encode_png(self._mapped(self._numbers(value).transpose(2, 0, 1), where))
-        except BadLabels as error:
+            return decoding.encode_png(self._mapped(self._numbers(value).transpose(2, 0, 1), where))
+        except decoding.BadLabels as error:
             fix = "convert it, or correct input.labels"
             raise DataError(171, where, f"is not a label map: {error}", fix) from error
         except BadImage as error:
@@ -248,15 +238,12 @@ class MarkedInput(InputTraits):
         return self.source.name(index)
 
     def item_files(self, index: int) -> Sequence[str]:
-        return item_files_of(self.source, index)
-
-    def code(self) -> CodeDigest:
-        return code_of(self.source)
+        return contract.item_files_of(self.source, index)
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
         if self.labels:  # each map is mapped alone
             return None
-        return range_files_of(self.source, start, stop)
+        return contract.range_files_of(self.source, start, stop)
 
 
 def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
@@ -284,7 +271,7 @@ def _looks_like_labels(data: bytes) -> bool:
     """Return whether a file is a PNG with a palette, or with few gray values."""
     with suppress(BadImage):
         labels_header(data)
-        if data[25] == PALETTE:
+        if data[25] == decoding.PALETTE:
             return True
         numbers = decode_labels(data)
         return len(np.unique(numbers)) <= min(MOST_VALUES, numbers.size // PIXELS_PER_VALUE)

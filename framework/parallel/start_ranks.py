@@ -13,7 +13,6 @@ from typing import Any
 
 from framework.errors import DistributedError
 from framework.parallel.meeting import Meeting
-from framework.system.at_end import stop_at_end
 from framework.system.stopping import (
     NUMBERS,
     SAME_S,
@@ -23,6 +22,7 @@ from framework.system.stopping import (
     end,
     expects_signals,
     handled,
+    stop_at_end,
 )
 
 SAVE_S = 600  # the most time that stopped ranks get to end their step and save

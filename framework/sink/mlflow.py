@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from framework.contracts.training import RunContext
 from framework.errors import ConfigError, words_of
 from framework.sink.base import Event, Outbox, TrackedSink, Tracker, inside, read_config
-from framework.system.extras import needed
 from framework.system.run_dir import redacted
+from framework.system.user_code import needed
 
 NAME = "mlflow"
 # The limits of MLflow's server.

@@ -10,8 +10,8 @@ from typing import Any, final
 
 from framework.contracts.training import RunContext
 from framework.sink.base import Event, Outbox, TrackedSink, inside, read_config
-from framework.system.extras import needed
 from framework.system.run_dir import redacted
+from framework.system.user_code import needed
 
 NAME = "wandb"
 # Nothing is sent anywhere, the library's own statistics included.

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import Field, Ragged, joined
+from framework.system.memory import empty
 from framework.system.native import find, num_threads
-from framework.system.page_locked import empty
 
 # Larger results are shared by threads. Waking one costs as much as copying some 100 kB.
 SHARED_BYTES = 1 << 18

@@ -23,7 +23,7 @@ from framework.store import column_files, foreign
 from framework.store.files import named_files, sampled_digest
 from framework.store.folder_store import image_field
 from framework.store.gather import merged, ragged_of, taken
-from framework.system.extras import needed
+from framework.system.user_code import needed
 
 STRINGS, LISTS = ("text", "bytes", "file"), ("rows",)
 FORMS = {"text": STRINGS, "bytes": STRINGS, "ragged": LISTS, "boxes": LISTS, "points": LISTS}

@@ -28,8 +28,8 @@ from framework.store.file_store import num_bytes, torch_dtype
 from framework.store.files import identify
 from framework.store.gather import gather_at
 from framework.store.open_store import files_of
+from framework.system.memory import LockedFiles, Pieces
 from framework.system.native import find
-from framework.system.page_locked import LockedFiles, Pieces
 from framework.system.stopping import at_end
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # names belong to the user, and links are not followed

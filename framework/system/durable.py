@@ -99,27 +99,22 @@ def move(source: Path, target: Path) -> None:
     try:
         # A plain rename does not replace a folder.
         if os.path.lexists(target) and (source.is_dir() or target.is_dir()):
-            _replace(source, target)
+            old = temporary_name(target)
+            names = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target))
+            rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not everywhere
+            if rename is not None and rename(*names, RENAME_EXCHANGE) == 0:
+                os.rename(source, old)
+            else:
+                os.rename(target, old)
+                os.rename(source, target)
+            sync(target.parent)
+            _remove(old)
         else:
             os.replace(source, target)
         sync(source.parent)
         sync(target.parent)
     except OSError as error:
         raise _unwritable(target, error) from error
-
-
-def _replace(source: Path, target: Path) -> None:
-    """Give ``source`` the name of ``target``, then remove what had it."""
-    old = temporary_name(target)
-    names = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target))
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not everywhere
-    if rename is not None and rename(*names, RENAME_EXCHANGE) == 0:
-        os.rename(source, old)
-    else:
-        os.rename(target, old)
-        os.rename(source, target)
-    sync(target.parent)
-    _remove(old)
 
 
 def _unwritable(path: Path, error: OSError) -> ResourceError:

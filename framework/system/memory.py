@@ -1,12 +1,26 @@
-"""Let malloc keep freed memory, and recognize that the system or a device refuses more."""
+"""Host memory: page-locked for a GPU to copy, its copies by the copy engine, and what malloc keeps.
+
+Source: cuMemcpyBatchAsync in NVIDIA's "CUDA Driver API", which drivers have since CUDA 12.8.
+"""
 
 import ctypes
-import errno
+import math
+import mmap
 import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
+from typing import Any, final
 
-from framework.errors import ResourceError, words_of
+import numpy as np
+import torch
+from torch import Tensor
 
+ALIGNED = 256  # bytes; kernels then read every field in whole words
+DRIVER = "libcuda.so.1"
+FOR_ALL_CONTEXTS = 1  # CU_MEMHOSTREGISTER_PORTABLE
+IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read when their turn comes
 M_TRIM_THRESHOLD = -1  # malloc.h
 M_MMAP_THRESHOLD = -3
 M_MMAP_MAX = -4
@@ -19,16 +33,238 @@ SETTINGS = (
     "GLIBC_TUNABLES",
     "LD_PRELOAD",
 )
-REFUSALS = (
-    os.strerror(errno.ENOMEM),
-    "allocate memory",
-    "not enough memory",
-    "out of memory",
-    "bad_alloc",
-    "bad alloc",
-    "ALLOC_FAILED",
-    "failed to map segment",
-)
+
+
+@final
+class Block(threading.local):
+    """The page-locked memory of the batch that this thread makes, so that one copy moves it all.
+
+    A batch gets as much as the batch before it used. What does not fit lies beside the block.
+    """
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+        self._used = 0  # bytes that this batch asked for
+        self._expected = 0  # bytes that the batch before asked for
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return uninitialized memory."""
+        size = math.prod(shape) * dtype.itemsize
+        start = -(-self._used // ALIGNED) * ALIGNED
+        self._used = start + size
+        if self._memory is None:
+            length = max(self._expected, size)
+            self._memory = torch.empty((length,), dtype=torch.uint8, pin_memory=True)
+        if self._used > len(self._memory):
+            return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return self._memory[start : self._used].view(dtype).view(shape)
+
+    def start_of(self, tensor: Tensor) -> int | None:
+        """Return the first byte of a tensor in the block, or None if it lies elsewhere."""
+        if self._memory is None:
+            return None
+        start = tensor.data_ptr() - self._memory.data_ptr()
+        if not 0 <= start < len(self._memory):
+            return None
+        return start
+
+    def end(self) -> Tensor | None:
+        """End the batch, and return the bytes that it used: uint8 [bytes]."""
+        memory = self._memory
+        self._expected = self._used
+        self._memory = None
+        self._used = 0
+        if memory is None:
+            return None
+        return memory[: self._expected]
+
+
+class _Thread(threading.local):
+    # A process id, because a worker forked from this thread must not touch CUDA.
+    pins_in = 0
+
+
+block = Block()
+_thread = _Thread()
+
+
+def use(device: torch.device, pinned: bool, stream: torch.cuda.Stream | None = None) -> None:
+    """Make ``device``, and ``stream`` on it, the current ones of this thread.
+
+    If ``pinned``, ``empty`` returns page-locked memory in this thread.
+    """
+    # torch refuses a CUDA device without a number.
+    if device.type == "cuda" and device != torch.device("cuda"):
+        torch.cuda.set_device(device)
+    if stream is not None:
+        torch.cuda.set_stream(stream)
+    _thread.pins_in = os.getpid() if pinned else 0
+
+
+def pins_here() -> bool:
+    """Return whether this thread makes batches in page-locked memory, for a GPU to copy."""
+    return _thread.pins_in == os.getpid()
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return uninitialized memory for a part of a host batch.
+
+    torch pools page-locked memory, and reuses a block only after all copies from it have ended.
+    """
+    if pins_here():
+        return block.take(shape, dtype)
+    return torch.empty(shape, dtype=dtype)
+
+
+class CopyEngineError(Exception):
+    """Why a GPU cannot copy pieces by itself: one line."""
+
+
+class _Attributes(ctypes.Structure):
+    """CUmemcpyAttributes: order, kind and number of the source and of the target, flags."""
+
+    _fields_ = (("order", ctypes.c_uint), ("rest", ctypes.c_uint * 5))
+
+
+@final
+class LockedFiles:
+    """Files in memory that are mapped and page-locked until ``close``.
+
+    ``maps`` are their bytes, uint8 [size], and ``starts`` their addresses, int64 [files].
+    CopyEngineError if the driver cannot lock them or copy pieces, OSError if a file cannot be
+    opened for writing, which locking needs.
+    """
+
+    def __init__(self, paths: Sequence[str], device: torch.device) -> None:
+        driver = _driver()  # before the files are read
+        self.maps: list[np.ndarray] = []
+        self._device = device
+        torch.empty(1, device=device)  # makes the device's context
+        try:
+            for path in paths:
+                array = shared_map(path)
+                size = ctypes.c_size_t(len(array))
+                _check(driver.cuMemHostRegister_v2(_pointer(array), size, FOR_ALL_CONTEXTS), path)
+                self.maps.append(array)
+            starts = [array.ctypes.data for array in self.maps]
+            self.starts = torch.tensor(starts, dtype=torch.int64)
+            # A driver may know the function and refuse it.
+            with torch.cuda.stream(stream_aside(device)):
+                copied = Pieces(self.starts[:1], (1,), torch.uint8, self.maps).to(device).cpu()
+            if copied.numpy().tobytes() != self.maps[0][:1].tobytes():
+                raise CopyEngineError(f"{DRIVER} copies other bytes")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Unlock the files. Pieces that are still to be copied keep the maps."""
+        with suppress(RuntimeError):  # an error of the device, which was raised before
+            torch.cuda.synchronize(self._device)
+        for array in self.maps:
+            _driver().cuMemHostUnregister(_pointer(array))
+        self.maps = []
+        self.starts = torch.empty(0, dtype=torch.int64)  # nothing can be read any more
+
+
+def shared_map(path: str) -> np.ndarray:
+    """Return a file in memory as uint8 [size], ready to be page-locked.
+
+    Locking asks for writable pages. A page that nobody has read would count as written then, which
+    changes the time of the file. So each is read.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        array = np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
+    finally:
+        os.close(descriptor)
+    array[:: mmap.PAGESIZE].max()
+    return array
+
+
+@final
+class Pieces:
+    """The values of a field of B records in page-locked memory, which they keep alive.
+
+    ``addresses`` are where each value begins: int64 [B].
+    """
+
+    def __init__(
+        self,
+        addresses: Tensor,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        maps: Sequence[np.ndarray],
+    ) -> None:
+        self.addresses = addresses
+        self.shape = shape
+        self.dtype = dtype
+        self._piece_bytes = math.prod(shape) * dtype.itemsize
+        self._maps = maps
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self) * self._piece_bytes
+
+    def to(self, device: torch.device) -> Tensor:
+        """Return the values on a GPU, [B, *shape], copied asynchronously on the current stream.
+
+        CopyEngineError for the default stream, which the driver refuses.
+        """
+        count = len(self)
+        values = torch.empty((count, *self.shape), dtype=self.dtype, device=device)
+        if not values.numel():
+            return values
+        size = self._piece_bytes
+        targets = values.data_ptr() + size * np.arange(count, dtype=np.uint64)
+        sizes = np.full(count, size, np.uint64)
+        options = _Attributes(order=IN_STREAM_ORDER)
+        first = ctypes.c_size_t(0)  # the options hold from this piece on
+        failed = ctypes.c_size_t(0)
+        code = _driver().cuMemcpyBatchAsync(
+            *map(_pointer, (targets, self.addresses.numpy(), sizes)),
+            ctypes.c_size_t(count),
+            ctypes.byref(options),
+            ctypes.byref(first),
+            ctypes.c_size_t(1),
+            ctypes.byref(failed),
+            ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream),
+        )
+        _check(code, "cuMemcpyBatchAsync")
+        return values
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _check(code: int, where: str) -> None:
+    """Raise CopyEngineError, with the driver's word for the code, unless it is 0."""
+    if code:
+        name = ctypes.c_char_p()
+        _driver().cuGetErrorName(code, ctypes.byref(name))
+        raise CopyEngineError(f"{where}: {(name.value or b'').decode() or code}")
+
+
+@cache
+def _driver() -> Any:
+    """Return NVIDIA's driver. CopyEngineError if it is not there, or too old."""
+    try:
+        driver = ctypes.CDLL(DRIVER)
+    except OSError as error:
+        raise CopyEngineError(f"{DRIVER} is not there") from error
+    if not hasattr(driver, "cuMemcpyBatchAsync"):
+        raise CopyEngineError(f"{DRIVER} has no cuMemcpyBatchAsync, which came with CUDA 12.8")
+    return driver
+
+
+@cache
+def stream_aside(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for what cannot be copied on the default one."""
+    return torch.cuda.Stream(device)
 
 
 @cache
@@ -55,21 +291,3 @@ def give_back_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Return whether ``error`` means that no memory is left. Its causes do not count."""
-    # torch's OutOfMemoryError is slow to import
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    if not isinstance(error, RuntimeError | OSError | ImportError):
-        return False
-    text = words_of(error, 1 << 20)
-    return getattr(error, "errno", None) == errno.ENOMEM or any(word in text for word in REFUSALS)
-
-
-def memory_error(error: BaseException) -> ResourceError:
-    """Return the error for a refusal of memory."""
-    fix = "lower batch_size or the number of workers, or choose a smaller model"
-    what = words_of(error, 200) if str(error) else "used up"
-    return ResourceError(104, "memory", what, fix)

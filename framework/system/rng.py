@@ -77,7 +77,15 @@ def kept_generators(device: torch.device) -> Generator[None, None, None]:
 @contextmanager
 def kept_own_generators(owner: object) -> Generator[None, None, None]:
     """Restore the generators that an object has, or the objects inside it, after the block."""
-    restore = [_restorer(generator) for generator in _generators_in(owner, _DEPTH)]
+    restore: list[Callable[[], object]] = []
+    for generator in _generators_in(owner, _DEPTH):
+        if isinstance(generator, np.random.Generator):
+            bits = generator.bit_generator
+            restore.append(partial(setattr, bits, "state", bits.state))
+        elif isinstance(generator, random.Random):
+            restore.append(partial(generator.setstate, generator.getstate()))
+        else:
+            restore.append(partial(generator.set_state, generator.get_state()))
     try:
         yield
     finally:
@@ -94,16 +102,6 @@ def _generators_in(owner: object, depth: int) -> Iterator[Any]:
             parts += owner.values() if isinstance(owner, dict) else owner
         for part in parts:
             yield from _generators_in(part, depth - 1)
-
-
-def _restorer(generator: Any) -> Callable[[], object]:
-    """Return a function that gives a generator the state that it has now."""
-    if isinstance(generator, np.random.Generator):
-        bits = generator.bit_generator
-        return partial(setattr, bits, "state", bits.state)
-    if isinstance(generator, random.Random):
-        return partial(generator.setstate, generator.getstate())
-    return partial(generator.set_state, generator.get_state())
 
 
 def set_generator_state(state: Tensor, device: torch.device) -> None:

@@ -65,11 +65,21 @@ def check_entry(run_dir: Path) -> None:
     Raises:
         CheckpointError: K126 for a link, or for what is neither a file nor a folder.
     """
+    inside = os.path.join(os.path.realpath(run_dir), "")
     for path in _used(run_dir):
-        with suppress(FileNotFoundError):  # of a run that is under way
-            if what := _strangeness(run_dir, path):
-                fix = "remove it: a run has files and folders of its own"
-                raise CheckpointError(126, path, what, fix)
+        try:
+            facts = os.lstat(path)
+            what = f"is a link to {os.readlink(path)}" if stat.S_ISLNK(facts.st_mode) else ""
+        except FileNotFoundError:  # of a run that is under way
+            continue
+        if stat.S_ISDIR(facts.st_mode) or stat.S_ISREG(facts.st_mode):
+            continue
+        folder, *below = os.path.relpath(path, run_dir).split(os.sep)
+        leads_inside = below[1:] or os.path.realpath(path).startswith(inside)
+        if what and folder == TRACKED and leads_inside:
+            continue  # nobody follows what lies in one of its runs
+        fix = "remove it: a run has files and folders of its own"
+        raise CheckpointError(126, path, what or "is neither a file nor a folder", fix)
 
 
 def check_weights_path(path: str | os.PathLike[str]) -> None:
@@ -108,20 +118,6 @@ def _used(run_dir: Path) -> Iterator[str]:
             folders[:] = [name for name in folders if name in FOLDERS]
             files = [name for name in files if name in FILES]  # noqa: PLW2901
         yield from (os.path.join(folder, name) for name in (*folders, *files))
-
-
-def _strangeness(run_dir: Path, path: str) -> str:
-    """Return what makes a path in a run's directory lead out of it, or nothing."""
-    facts = os.lstat(path)
-    if stat.S_ISDIR(facts.st_mode) or stat.S_ISREG(facts.st_mode):
-        return ""
-    if not stat.S_ISLNK(facts.st_mode):
-        return "is neither a file nor a folder"
-    inside = os.path.join(os.path.realpath(run_dir), "")
-    folder, *below = os.path.relpath(path, run_dir).split(os.sep)
-    if folder == TRACKED and (below[1:] or os.path.realpath(path).startswith(inside)):
-        return ""  # nobody follows what lies in one of its runs
-    return f"is a link to {os.readlink(path)}"
 
 
 def is_run(path: Path) -> bool:

@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
+from weakref import WeakSet
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
@@ -30,6 +31,7 @@ SAME_S = 1.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CHILD_S = 10.0  # how long a child that cleans up after itself may take
 LOOK_S = 0.01
+LONGEST_S = 5.0  # how long the program waits for all threads: reading a batch takes less
 FLUSH_S = 5.0  # how long writing what waits in open files may take
 # These processes end with their parent, and clean up shared memory then.
 KEEPERS = (b"resource_tracker", b"torch_shm_manager")
@@ -50,6 +52,10 @@ _began_at: float | None = None
 _actions: dict[object, Action] = {}
 _reasons: list[Callable[[str], str]] = []
 _polite: list[int] = []
+# Owners of processes have ``close``, and owners of threads ``stop``, which does not wait for them,
+# and ``threads``.
+_processes: WeakSet[Any] = WeakSet()
+_threads: WeakSet[Any] = WeakSet()
 
 
 def exit_code(number: int) -> int:
@@ -304,6 +310,56 @@ def expects_signals(pid: int) -> bool:
         lines = [line for line in status.splitlines() if line.startswith(("SigCgt:", "SigIgn:"))]
         return any(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1 for line in lines)
     return False
+
+
+def close_at_end(owner: Any) -> None:
+    """Close the owner of processes when the program ends, unless it is closed before."""
+    _register_end()
+    _processes.add(owner)
+
+
+def stop_at_end(owner: Any) -> None:
+    """Stop the owner of threads when the program ends, unless it is closed before.
+
+    A daemon thread that is inside a C++ library then would abort the process with exit code 134.
+    """
+    _register_end()
+    _threads.add(owner)
+
+
+def remove_at_end(owner: Any) -> None:
+    """Note that an owner has closed."""
+    _processes.discard(owner)
+    _threads.discard(owner)
+
+
+@cache
+def _register_end() -> None:
+    """Close and stop all owners before Python waits for worker processes.
+
+    Ours ignore the signal that Python sends them. What is registered last runs first, so the
+    modules of others come before.
+    """
+    import torch.utils.data  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]  # not at start-up
+
+    def leave_to_parent() -> None:
+        _processes.clear()
+        _threads.clear()
+
+    atexit.register(_end_owners)
+    os.register_at_fork(after_in_child=leave_to_parent)
+
+
+def _end_owners() -> None:
+    owners = tuple(_threads)
+    for owner in owners:
+        owner.stop()
+    for processes in tuple(_processes):  # for which threads may wait
+        processes.close()
+    end = time.monotonic() + LONGEST_S
+    for owner in owners:
+        for thread in owner.threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def leave(code: int) -> NoReturn:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch, taken
 from framework.contracts.training import Objective, StartsFromData
 from framework.errors import CheckpointError, ConfigError, listed, words_of
-from framework.system.extras import needed
 from framework.system.run_dir import check_entry, check_weights_path, is_run
+from framework.system.user_code import needed
 from framework.train import checkpoint
 from framework.train.parameter_groups import Thaws, matching, thaws_of, what_model_has
 

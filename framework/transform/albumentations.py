@@ -18,7 +18,7 @@ import numpy as np
 from framework.contracts.data import Transform
 from framework.contracts.records import IGNORE
 from framework.errors import ConfigError, ResourceError
-from framework.system.extras import Step, make_step, pip_install
+from framework.system.user_code import Step, make_step, pip_install
 from framework.transform.function import AfterGeometry, Images, checked
 
 KEYS = ("name", "params", "steps")  # a composition, such as OneOf, has steps

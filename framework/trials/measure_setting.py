@@ -27,7 +27,15 @@ from framework.data.dataloader import LoaderSource
 from framework.data.dataset import DatasetSource
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
-from framework.errors import DistributedError, PacelineError, ResourceError, say, words_of
+from framework.errors import (
+    REFUSALS,
+    DistributedError,
+    PacelineError,
+    ResourceError,
+    lacks_memory,
+    say,
+    words_of,
+)
 from framework.measure.host import (
     available_memory_bytes,
     cores_per_rank,
@@ -36,7 +44,7 @@ from framework.measure.host import (
     threads_per_rank,
 )
 from framework.system.durable import write_json
-from framework.system.memory import REFUSALS, give_back_freed_memory, lacks_memory
+from framework.system.memory import give_back_freed_memory
 from framework.system.stopping import die_with_parent, install, leave, scratch_folder, set_all
 from framework.system.user_code import user_error
 from framework.trials.probe import Probe

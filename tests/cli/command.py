@@ -23,7 +23,7 @@ from framework.cli.arguments import literal
 from framework.cli.compose_config import composed
 from framework.errors import PacelineError
 from framework.main import run
-from framework.system import at_end
+from framework.system import stopping
 from framework.system.stopping import NUMBERS
 from tests.advice import ASKED, Copy, try_advice
 
@@ -128,7 +128,7 @@ def exit_code(arguments: tuple[str, ...]) -> int:
     """Run a command as ``framework.__main__`` does, and return the exit code of its process."""
     try:
         code: object = run(list(arguments))
-        at_end._end()
+        stopping._end_owners()
     except SystemExit as error:
         code = error.code
     except BaseException:  # noqa: BLE001  # the test reads the traceback

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from framework.contracts.batch import described, leaves, move, pin, taken, tensors
-from framework.system.page_locked import empty, use
+from framework.system.memory import empty, use
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
 

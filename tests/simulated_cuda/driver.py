@@ -11,7 +11,7 @@ NAMES = {INVALID_HANDLE: b"CUDA_ERROR_INVALID_HANDLE"}
 
 
 class Driver:
-    """What ``framework.system.page_locked`` calls.
+    """What ``framework.system.memory`` calls.
 
     Attributes:
         locked: The size of each locked range, by its address.

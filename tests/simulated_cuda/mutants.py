@@ -12,7 +12,7 @@ from framework.contracts.batch import tensors
 from framework.data.dali import DALISource
 from framework.loader import prefetch, stream
 from framework.loader.stream import StreamLoader
-from framework.system import page_locked
+from framework.system import memory
 from framework.train.cuda_graph import CudaRecorder, StepSlots
 from tests.simulated_cuda.device import Device, Stream
 from tests.simulated_cuda.host import loads, loads_aside, loads_nested, trains
@@ -56,22 +56,22 @@ def _event_before_the_copy() -> AbstractContextManager[Any]:
 
 
 def _thread_on_the_default_stream() -> AbstractContextManager[Any]:
-    use = page_locked.use
+    use = memory.use
     return mock.patch.object(
         prefetch, "use", lambda device, pinned, stream=None: use(device, pinned)
     )
 
 
 def _block_for_all_batches() -> AbstractContextManager[Any]:
-    end = page_locked.Block.end
+    end = memory.Block.end
 
-    def kept(block: page_locked.Block) -> Any:
-        memory = block._memory
+    def kept(block: memory.Block) -> Any:
+        own = block._memory
         used = end(block)
-        block._memory = memory
+        block._memory = own
         return used
 
-    return mock.patch.object(page_locked.Block, "end", kept)
+    return mock.patch.object(memory.Block, "end", kept)
 
 
 def _aside(waits: str) -> Broken:

@@ -11,8 +11,8 @@ import torch
 
 from framework.loader import prefetch
 from framework.store import staging
-from framework.system import page_locked
-from framework.system.page_locked import use
+from framework.system import memory
+from framework.system.memory import use
 from tests.simulated_cuda.device import Device, Event, Graph, Stream
 from tests.simulated_cuda.driver import Driver
 from tests.simulated_cuda.host import AheadInTurns
@@ -41,13 +41,13 @@ def simulated(seed: int) -> Iterator[Device]:
         stack.enter_context(mock.patch.object(torch, "from_dlpack", lambda tensor: tensor))
         stack.enter_context(mock.patch.object(prefetch, "Ahead", AheadInTurns))
         driver = device.driver = Driver(device)
-        stack.enter_context(mock.patch.object(page_locked, "_driver", return_value=driver))
+        stack.enter_context(mock.patch.object(memory, "_driver", return_value=driver))
         stack.enter_context(mock.patch.object(staging, "LEAST_BYTES", 9))  # small images, too
-        memory = Path("memory").absolute()  # other tests look for what is left in /dev/shm
-        memory.mkdir(exist_ok=True)
-        stack.enter_context(mock.patch.object(staging, "MEMORY", memory))
-        page_locked.stream_aside.cache_clear()  # those of another device
-        stack.callback(page_locked.stream_aside.cache_clear)
+        folder = Path("memory").absolute()  # other tests look for what is left in /dev/shm
+        folder.mkdir(exist_ok=True)
+        stack.enter_context(mock.patch.object(staging, "MEMORY", folder))
+        memory.stream_aside.cache_clear()  # those of another device
+        stack.callback(memory.stream_aside.cache_clear)
         AheadInTurns.device = device
         stack.callback(use, torch.device("cpu"), False)
         stack.enter_context(OnDevice(device))

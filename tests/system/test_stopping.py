@@ -7,11 +7,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from framework.system.stopping import handled
+from framework.system import stopping
+from framework.system.stopping import close_at_end, handled, stop_at_end
 from tests.cli.command import Done
 from tests.forks import forked
 
@@ -275,3 +278,68 @@ def test_a_default_ends_a_process_whose_handler_cannot_run():
     assert process.exitcode == -signal.SIGTERM
     os.close(waits)
     os.close(waiting)
+
+
+class Threads:
+    """A thread that works for so many seconds after it was told to stop."""
+
+    def __init__(self, name, seconds, ended):
+        self.stopped = threading.Event()
+        self.threads = [threading.Thread(target=self.run, args=(name, seconds, ended), daemon=True)]
+        self.threads[0].start()
+
+    def run(self, name, seconds, ended):
+        self.stopped.wait()
+        time.sleep(seconds)
+        ended.append(name)
+
+    def stop(self):
+        self.stopped.set()
+
+
+class Processes:
+    def __init__(self, ended):
+        self.ended = ended
+
+    def close(self):
+        self.ended.append("processes")
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Return a list of what ends, in this order. What other tests have left open stays so."""
+    monkeypatch.setattr(stopping, "_processes", type(stopping._processes)())
+    monkeypatch.setattr(stopping, "_threads", type(stopping._threads)())
+    return []
+
+
+def test_processes_are_closed_before_threads_are_awaited(ended):
+    threads, processes = Threads("threads", 0.2, ended), Processes(ended)
+    stop_at_end(threads)
+    close_at_end(processes)
+    stopping._end_owners()
+    assert ended == ["processes", "threads"]
+
+
+def test_a_thread_that_does_not_end_is_not_awaited_for_ever(ended, monkeypatch):
+    monkeypatch.setattr(stopping, "LONGEST_S", 0.2)
+    slow, quick = Threads("slow", 1.0, ended), Threads("quick", 0.0, ended)
+    stop_at_end(slow)
+    stop_at_end(quick)
+    stopping._end_owners()
+    assert ended == ["quick"]
+
+
+def test_a_forked_process_leaves_them_to_its_parent(ended):
+    processes = Processes(ended)
+    close_at_end(processes)
+
+    def work():
+        stopping._end_owners()
+        os._exit(len(ended))
+
+    process = forked(work)
+    process.join()
+    assert process.exitcode == 0
+    stopping._end_owners()
+    assert ended == ["processes"]

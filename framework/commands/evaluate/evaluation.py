@@ -25,8 +25,8 @@ from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
 from framework.run import span_figures
 from framework.system.durable import write_json, write_text
-from framework.system.extras import needed
 from framework.system.run_dir import redacted
+from framework.system.user_code import needed
 from framework.train.parts import GivenOutputs, OutputRecorder, evaluate, record_losses
 
 RESULT = "evaluation.json"

@@ -23,7 +23,7 @@ from framework.contracts.prediction import (
     PredictedNumbers,
 )
 from framework.errors import ConfigError, ResourceError, words_of
-from framework.system.extras import needed
+from framework.system.user_code import needed
 
 Runner = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 LIBRARIES = ("torch.onnx", "onnxscript", "onnx_ir")

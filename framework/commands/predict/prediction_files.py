@@ -26,8 +26,8 @@ from framework.contracts.prediction import (
 )
 from framework.errors import ConfigError
 from framework.system.durable import move, open_durable, sync
-from framework.system.extras import needed
 from framework.system.safe_text import csv_cell
+from framework.system.user_code import needed
 
 Columns = dict[str, list[Any]]
 Parts = Callable[[], Iterator[Columns]]  # yields the columns of each part, in order

@@ -28,9 +28,9 @@ from framework.contracts.span import ALL_SPANS, IDLE
 from framework.errors import ConfigError, say
 from framework.measure.statistics import NO_CLAIM, claim, median, spread_share
 from framework.system.durable import write_bytes, write_text
-from framework.system.extras import needed
 from framework.system.run_dir import shown
 from framework.system.stopping import message_if_stopped
+from framework.system.user_code import needed
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_METRICS = 4

@@ -31,9 +31,9 @@ from framework.measure import statistics
 from framework.measure.host import machine, num_cores
 from framework.measure.statistics import Pairs, median, spread_share
 from framework.system.durable import write_json, write_text
-from framework.system.extras import needed
 from framework.system.safe_text import SafeConsole
 from framework.system.stopping import message_if_stopped
+from framework.system.user_code import needed
 from framework.trials.trial_process import ReadFacts, TrialProcess, TrialSetting
 
 Config = dict[str, Any]
