@@ -1,4 +1,4 @@
-"""Page-locked memory, and freed memory that is kept: malloc's settings are for the life of a process."""
+"""Page-locked memory, and freed memory that is kept: malloc's settings are for life."""
 
 import ctypes
 import mmap
