@@ -144,11 +144,16 @@ class OwnWork:
 
 
 class HostClock:
-    """A clock of host time. A mark takes 0.11 us, and counting the mark takes as long again."""
+    """A clock of host time. A mark takes 0.11 us, and counting the mark takes as long again.
 
-    def __init__(self) -> None:
+    With ``of_rank``, exchanges with other ranks are counted apart.
+    """
+
+    def __init__(self, of_rank: bool = False) -> None:
         self._marks: list[tuple[str, float]] = []
         self._steps = _Steps()
+        self._of_rank = of_rank
+        self._work = OwnWork(self._steps.add)
         self._last = perf_counter()
 
     def mark(self, name: str) -> None:
@@ -165,29 +170,18 @@ class HostClock:
         self._count_marks()
         return self._steps.take()
 
-    def _count_marks(self) -> None:
-        self._last = self._steps.add_marks(self._marks, self._last)
-        self._marks.clear()
-
-
-@final
-class RankClock(HostClock):
-    """A clock of host time for one of several ranks, which counts exchanges with others apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._work = OwnWork(self._steps.add)
-
     def own_work(self) -> list[Row]:
         return self._work.take()
 
     def _count_marks(self) -> None:
-        mark = self._work.mark
-        last = self._last
-        for name, now in self._marks:
-            mark(name, now - last)
-            last = now
-        self._last = last
+        if self._of_rank:
+            last = self._last
+            for name, now in self._marks:
+                self._work.mark(name, now - last)
+                last = now
+            self._last = last
+        else:
+            self._last = self._steps.add_marks(self._marks, self._last)
         self._marks.clear()
 
 
@@ -230,7 +224,8 @@ class CudaClock:
         self._num_unmeasured = 0  # that no measured step stands for yet
         self._spans: dict[str, Span] = {}  # of all steps, from those that were measured
         self._typical: dict[str, Span] = {}  # of the newest step that may stand for others
-        self._work = OwnWork(self._steps.add) if of_rank else None
+        self._of_rank = of_rank
+        self._work = OwnWork(self._steps.add)
         self.skip()
 
     def mark(self, name: str) -> None:
@@ -288,7 +283,7 @@ class CudaClock:
         return spans
 
     def own_work(self) -> list[Row]:
-        return self._work.take() if self._work is not None else []
+        return self._work.take()
 
     def _begin(self) -> None:
         """Begin a step that is measured."""
@@ -320,7 +315,7 @@ class CudaClock:
             if name == "wait":
                 self._steps.add("wait", mark.host_s - last.host_s)
                 name = IDLE
-            if self._work is not None:
+            if self._of_rank:
                 self._work.mark(name, device_s)
             elif name:
                 self._steps.add(name, device_s)
@@ -366,7 +361,7 @@ def make_clock(
         return NoClock()
     if device.type == "cuda":
         return CudaClock(device, 1 if how == "full" else SAMPLED_EVERY, of_rank)
-    return RankClock() if of_rank else HostClock()
+    return HostClock(of_rank)
 
 
 @final

@@ -68,27 +68,22 @@ class Usage:
         tree = sum(map(rss_bytes, (os.getpid(), *pids)))
         self._peak_tree_bytes = max(self._peak_tree_bytes, tree, peak_rss_bytes())
         usage["peak_tree_rss_bytes"] = float(self._peak_tree_bytes)
-        if "RANK" not in os.environ:  # ranks would count each other
-            self._measure_others(now, own_s)
+        self._own_s += own_s
+        others_wall_s = now - self._others_at
+        # Ranks would count each other.
+        if "RANK" not in os.environ and others_wall_s >= OTHERS_EVERY_S:
+            busy_s, _ = cores_cpu_s()
+            others_s = max(0.0, busy_s - self._busy_s - self._own_s)
+            self._slow["others_cpu_cores"] = others_s / others_wall_s
+            self._others_at = now
+            self._busy_s = busy_s
+            self._own_s = 0.0
         if self._device.type == "cuda":
             usage["peak_device_bytes"] = float(torch.cuda.max_memory_allocated(self._device))
             if self._asks_nvml and now - self._asked_at >= GPU_EVERY_S:
                 self._asked_at = now
                 self._slow |= self._gpu_busy_share()
         return usage | self._slow
-
-    def _measure_others(self, now: float, own_s: float) -> None:
-        """Measure what other programs took if this is due. ``own_s``: ours since the last call."""
-        self._own_s += own_s
-        wall_s = now - self._others_at
-        if wall_s < OTHERS_EVERY_S:
-            return
-        busy_s, _ = cores_cpu_s()
-        others_s = max(0.0, busy_s - self._busy_s - self._own_s)
-        self._slow["others_cpu_cores"] = others_s / wall_s
-        self._others_at = now
-        self._busy_s = busy_s
-        self._own_s = 0.0
 
     def _gpu_busy_share(self) -> dict[str, float]:
         if self._asks_nvml:

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from framework.contracts.span import IDLE, step_s
-from framework.measure.clock import CudaClock, HostClock, RankClock
+from framework.measure.clock import CudaClock, HostClock
 from framework.measure.profile import ProfiledClock
 from tests.fakes import seconds_of
 
 cuda = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")]
 CLOCKS = [
     pytest.param(lambda _: HostClock(), id="HostClock"),
-    pytest.param(lambda _: RankClock(), id="RankClock"),
+    pytest.param(lambda _: HostClock(of_rank=True), id="rank"),
     pytest.param(lambda _: CudaClock(torch.device("cuda")), marks=cuda, id="CudaClock"),
     pytest.param(lambda path: ProfiledClock(HostClock(), path / "trace.json"), id="ProfiledClock"),
 ]

@@ -9,7 +9,6 @@ from framework.measure.clock import (
     HostClock,
     NoClock,
     OwnWork,
-    RankClock,
     make_clock,
 )
 from tests.fakes import seconds_of
@@ -73,7 +72,7 @@ def time(monkeypatch):
 
 
 def test_the_clock_of_a_rank_counts_exchanges_apart(time):
-    clock = RankClock()
+    clock = HostClock(of_rank=True)
     for name, seconds in (("wait", 1.0), (OWN, 2.0), (EXCHANGE, 4.0), ("forward", 8.0)):
         time.work(seconds)
         clock.mark(name)
@@ -84,9 +83,9 @@ def test_the_clock_of_a_rank_counts_exchanges_apart(time):
     assert [row[1:] for row in clock.own_work()] == [(4.0, 1.0, 0, 10.0, 0, 0, 0)]
 
 
-@pytest.mark.parametrize("make", [HostClock, RankClock])
-def test_a_span_in_both_parts_of_a_step_that_is_cut_counts_as_one_step(time, make):
-    clock = make()
+@pytest.mark.parametrize("of_rank", [False, True])
+def test_a_span_in_both_parts_of_a_step_that_is_cut_counts_as_one_step(time, of_rank):
+    clock = HostClock(of_rank)
     laps = []
     for _ in range(3):
         step(clock, time, (OWN, 1.0), (EXCHANGE, 2.0), ("optimizer", 1.0))

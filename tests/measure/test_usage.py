@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -93,14 +94,15 @@ def test_other_programs_are_seen(monkeypatch):
 
 @pytest.mark.parametrize(("own_s", "others"), [(0.5, 1.25), (3.0, 0.0)])
 def test_what_we_took_is_not_others(monkeypatch, own_s, others):
+    monkeypatch.delenv("RANK", raising=False)
+    now, own = iter([0.0, 0.5, 2.0, 2.1]), iter([0.0, own_s / 2, own_s, own_s])
     busy = iter([(10.0, 0.0), (13.0, 0.0)])
+    times = SimpleNamespace(perf_counter=lambda: next(now), process_time=lambda: next(own))
+    monkeypatch.setattr(usage, "time", times)
     monkeypatch.setattr(usage, "cores_cpu_s", lambda: next(busy))
     meter = Usage(CPU)
-    meter._measure_others(meter._at + 0.5, own_s / 2)
-    assert meter._slow == {}
-    meter._measure_others(meter._at + 2.0, own_s / 2)
-    meter._measure_others(meter._at + 2.1, 0.0)
-    assert meter._slow == {"others_cpu_cores": others}
+    figures = [meter.lap().get("others_cpu_cores") for _ in range(3)]
+    assert figures == [None, others, others]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")

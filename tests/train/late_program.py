@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from framework.measure.clock import RankClock
+from framework.measure.clock import HostClock
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.virtual import VirtualParallel
@@ -92,7 +92,7 @@ def report_of(case, parallel):
     """Train, and return what this rank knows of a case at the end."""
     norm, place, late = case.split(":")
     parallel.sync_batch_norm = norm == "sync"
-    clock = RankClock()
+    clock = HostClock(of_rank=True)
     parallel.time_exchanges(clock.mark)
     names = ("data", "forward", "backward", "optimizer")
     seconds = {name: LATE_S * (name == place and str(RANK) == late) for name in names}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.contracts.span import ALL_SPANS, SPANS
-from framework.measure.clock import HostClock, RankClock
+from framework.measure.clock import HostClock, NoClock
 from framework.parallel.start_ranks import launch
 from framework.train.watching import RankWatch, late_rank, late_steps
 from tests.fakes import make_trainer, span
@@ -119,10 +119,10 @@ def test_ranks_that_are_alike_have_the_same_spans_and_are_not_late():
 
 
 def test_one_rank_or_another_clock_measures_nothing():
-    trainer = make_trainer(clock=RankClock())
+    trainer = make_trainer(clock=HostClock(of_rank=True))
     trainer.fit()
     assert trainer.ranks.whole is None
-    assert RankWatch(HostClock(), Two()).take({"forward": span(1.0)}) is None
+    assert RankWatch(NoClock(), Two()).take({"forward": span(1.0)}) is None
 
 
 PLACES = {"data": "wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
