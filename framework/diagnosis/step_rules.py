@@ -519,13 +519,7 @@ def slow_collectives(facts: RankFacts) -> Iterator[Verdict]:
         why = "Batch norm exchanges its statistics in every layer. Let each rank use its own."
         action, overrides = "", ("parallel.sync_batch_norm=false",)
     yield Verdict(
-        "slow_collectives",
-        f"{says}.",
-        why,
-        _without(share),
-        overrides,
-        action=action,
-        learns=True,
+        "slow_collectives", f"{says}.", why, _without(share), overrides, action=action, learns=True
     )
 
 

@@ -4,6 +4,7 @@ from tests.diagnosis.cases import CUDA, FINE, GB, LIMITED, SLOW_RECORDS, SLOWED,
 
 LOCKED = {"prepare_two": 310.0}
 FULL = {"own_cores": 3.8}
+MANY_ON_DISK = {"num_records": 10**6}
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,13 @@ FULL = {"own_cores": 3.8}
             {**CUDA, "transform": "flip"},
             ("transform=none", "augment=crop_flip", "augment.padding=0"),
         ),
+        (
+            "order_block",
+            {**MANY_ON_DISK, "disk": "rotating"},
+            ("order=block", "order.block_records=1024", "order.window_blocks=4"),
+        ),
+        ("order_block", {**MANY_ON_DISK, "disk": "solid state"}, None),
+        ("order_block", {**MANY_ON_DISK, "disk": "rotating", "block": 256}, None),
         ("augment_on_device", {"transform": "flip"}, None),
         ("augment_on_device", {**CUDA, "transform": "flip", "augment": "mixup"}, None),
     ],
@@ -147,23 +155,6 @@ RAW_OF_224 = {"encode": "raw", "size": [224, 224], "layout": "hwc"}
 def test_a_store_is_packed_with_these_options_or_not_at_all(rule, changes, wanted):
     verdict = verdict_of(rule, changes)
     assert (None if verdict is None else verdict.repack.options) == wanted
-
-
-@pytest.mark.parametrize(
-    ("rule", "changes", "wanted"),
-    [
-        (
-            "order_block",
-            {"disk": "rotating", "num_records": 10**6},
-            ("order=block", "order.block_records=1024", "order.window_blocks=4"),
-        ),
-        ("order_block", {"disk": "solid state", "num_records": 10**6}, None),
-        ("order_block", {"disk": "rotating", "num_records": 10**6, "block": 256}, None),
-    ],
-)
-def test_a_place_or_an_order_is_advised_if_it_helps(rule, changes, wanted):
-    verdict = verdict_of(rule, changes)
-    assert (None if verdict is None else verdict.overrides) == wanted
 
 
 def test_crops_of_large_even_images_are_packed_as_pixels_of_the_size_that_they_need():

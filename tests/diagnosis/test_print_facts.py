@@ -2,7 +2,8 @@ import json
 import shlex
 from dataclasses import replace
 
-from framework.diagnosis.facts import UNKNOWN, Repack, Sync, Verdict
+from framework.diagnosis.code_lines import Sync
+from framework.diagnosis.facts import UNKNOWN, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis
 from framework.diagnosis.print_facts import (
     advice_lines,
@@ -15,7 +16,7 @@ from framework.diagnosis.print_facts import (
 )
 from framework.measure.statistics import Pairs
 from tests.diagnosis.cases import LATE, facts, rank_facts
-from tests.diagnosis.test_script_rules import FACTS
+from tests.diagnosis.test_judge import SCRIPT
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
 FAILED = Verdict("processes", "s", "w", 1.2, ("workers.kind=process",), failed="no memory")
@@ -81,7 +82,7 @@ def test_all_figures_of_ranks_are_plain_values():
 
 def test_headline_spans_and_advice_are_printed(capsys):
     sync = Sync(__file__, 3, "item()", 2, "loss.item()")
-    show_watch(replace(FACTS, syncs=(sync,), validation_s=1.0, ranks=2))
+    show_watch(replace(SCRIPT, syncs=(sync,), validation_s=1.0, ranks=2))
     out = capsys.readouterr().out
     assert out.startswith("\npaceline watch: Data limits training: wait takes 67 %")
     for words in (

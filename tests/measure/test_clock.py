@@ -3,14 +3,7 @@ import torch
 
 from framework.contracts.span import EXCHANGE, OWN
 from framework.measure import clock as module
-from framework.measure.clock import (
-    SKIPPED,
-    CudaClock,
-    HostClock,
-    NoClock,
-    OwnWork,
-    make_clock,
-)
+from framework.measure.clock import SKIPPED, CudaClock, HostClock, NoClock, OwnWork, make_clock
 from tests.fakes import seconds_of
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")

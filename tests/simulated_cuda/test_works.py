@@ -50,10 +50,7 @@ def test_every_batch_arrives_whole(path, kind, stage, schedules):
             assert not list(failing(work, path, schedules)), load.__name__
 
 
-@pytest.mark.parametrize(
-    ("kind", "anew_at"),
-    [("plain", 7), ("prefetch", None), ("stream", 1)],
-)
+@pytest.mark.parametrize(("kind", "anew_at"), [("plain", 7), ("prefetch", None), ("stream", 1)])
 def test_captured_steps_learn_what_the_cpu_learns(path, kind, anew_at):
     work = partial(host.trains, kind=kind, anew_at=anew_at)
     assert not list(failing(work, path, FIRST_SCHEDULES))
