@@ -20,7 +20,6 @@ LEAST_CORES = 0.05  # of training: with none it would want endlessly many, and g
 # The spans in which a step computes. With less reading beside them, they vary by a share.
 COMPUTING = ("compute", "forward", "backward", "optimizer")
 SLOWED = 0.1
-WITH_WEIGHTS = ("validate_every", "checkpoint.every_epochs")  # keys whose saves write weights, too
 HORIZON = 1000  # steps in which events are counted, in units of the shortest interval
 ENDINGS = {"hdf5": ".h5", "lmdb": ".lmdb"}
 UNKNOWN = 0.0  # stands for a gain that nobody can predict
@@ -145,7 +144,6 @@ class RunFacts:
     validate_s: float = 0.0
     validate_every: float | None = None  # None: the run never validates
     save_s: float = 0.0  # the state alone
-    weights_s: float = 0.0  # the weights of the model, which some saves write, too
     save_every: Shares = field(default_factory=dict[str, float])  # by key; a validation saves, too
     report_s: Shares = field(default_factory=dict[str, float])  # by the sink's name
     report_every: int = 1
@@ -157,12 +155,10 @@ class RunFacts:
     @property
     def costs_s(self) -> dict[str, float]:
         """Seconds per step of validating, saving and reporting, on average over the run."""
-        with_weights = [self.save_every[key] for key in WITH_WEIGHTS if key in self.save_every]
-        weights_s = self.weights_s * times_per_step(*with_weights)
         reports_per_step = times_per_step(self.report_every, self.epoch_steps)  # one at each end
         return {
             "validating": self.validate_s / (self.validate_every or math.inf),
-            "saving": self.save_s * self.saves_per_step + weights_s,
+            "saving": self.save_s * self.saves_per_step,
             "reporting": math.fsum(self.report_s.values()) * reports_per_step,
         }
 
@@ -193,10 +189,8 @@ class Facts:
     num_cores: int  # that this process may use
     free_memory_bytes: int  # or can be freed, after training
     memory_bytes: int = 1 << 40  # of the machine, or of the control groups if that is less
-    in_group: bool = False  # whether a control group limits the memory
     gpu: str | None = None  # its name
     bf16: bool = False  # whether the hardware multiplies bfloat16 numbers
-    load_before: float = 0.0  # cores that programs wanted in the minute before the diagnosis
     use: MachineUse = field(default_factory=lambda: MachineUse(1.0))  # during training
     num_threads: int = 1  # of torch, for one operator
     fewer_threads: int = 1  # that were tried

@@ -14,7 +14,6 @@ from framework.diagnosis.facts import UNKNOWN, Facts, RankFacts, ScriptFacts, Ve
 from framework.diagnosis.step_rules import place_of
 from framework.errors import say
 
-BUSY = 0.5  # if other programs want a larger share of the cores, the figures are rough
 MOST_SYNCS = 10  # that are printed
 PARTS = {"step": "a step, in Python", "items": "making an item"}
 LEAST_S = 0.005  # what takes a script less beside its steps is left out
@@ -91,11 +90,6 @@ def fact_lines(facts: Facts) -> list[str]:
     storage = facts.storage
     free = f"{facts.free_memory_bytes / 1e9:.1f} GB of memory free"
     lines = [f"machine: {facts.num_cores} cores, {free}, {facts.gpu or 'no GPU'}"]
-    if facts.load_before > BUSY * facts.num_cores:
-        lines.append(
-            f"note: other programs wanted {facts.load_before:.1f} cores in the minute before, so "
-            "these figures are rough"
-        )
     if storage is None:
         return [*lines, "store: none; the source makes its own records"]
     records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"

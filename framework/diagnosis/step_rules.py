@@ -242,7 +242,7 @@ def beside_steps(facts: Facts) -> Iterator[Verdict]:
     beside = f"beside {1e3 * step_s:,.1f} ms a step"
     target = f"which takes less than {100 * TARGET_SHARE:.0f} %"
     if run.validate_every is not None and shares["validating"] >= BESIDE_SHARE:
-        cost_s = run.validate_s + run.save_s + run.weights_s  # each is followed by a save
+        cost_s = run.validate_s + run.save_s  # each is followed by a save
         every = _interval(cost_s, step_s)
         when = f"every {run.validate_every:,.0f} steps"
         if run.validate_every == run.epoch_steps:
@@ -411,13 +411,10 @@ def little_memory(facts: Facts) -> Iterator[Verdict]:
             action=action,
         )
     if free_bytes <= FREE * facts.memory_bytes:
-        owner = "the machine"
-        if facts.in_group:
-            owner = "the control group"
         yield Verdict(
             "memory_limit",
-            f"{free_bytes / 1e6:,.0f} MB of the {facts.memory_bytes / 1e6:,.0f} MB of {owner} are "
-            "free: files are read from the disk again, and the run may be killed.",
+            f"{free_bytes / 1e6:,.0f} MB of {facts.memory_bytes / 1e6:,.0f} MB are free: files are "
+            "read from the disk again, and the run may be killed.",
             why,
             unstalled_gain,
             action=action,

@@ -96,7 +96,7 @@ class Setting(NamedTuple):
 def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
     """Measure and describe a run in about ``seconds``. ``say`` announces each measurement."""
     latest = time.perf_counter() + LATEST * seconds
-    known: dict[str, Any] = {"load_before": os.getloadavg()[0]}
+    known: dict[str, Any] = {}
 
     def has_time(what: str) -> bool:
         is_early = time.perf_counter() <= latest
@@ -303,7 +303,7 @@ def settings_of(probe: Probe) -> dict[str, Any]:
 
 def machine_of(probe: Probe) -> dict[str, Any]:
     """Describe what the machine has, and what this process has of it."""
-    flags, quota, total = host.cpu_info("flags"), host.CGROUPS.cores(), host.total_memory_bytes()
+    flags, quota = host.cpu_info("flags"), host.CGROUPS.cores()
     gpu, bf16 = None, "amx_bf16" in flags or "avx512_bf16" in flags
     if probe.assembly.device.type == "cuda":
         gpu = torch.cuda.get_device_name(probe.assembly.device)
@@ -313,9 +313,8 @@ def machine_of(probe: Probe) -> dict[str, Any]:
         "gpu": gpu,
         "bf16": bf16,
         "quota_cores": quota if quota < math.inf else None,
-        "memory_bytes": total,
+        "memory_bytes": host.total_memory_bytes(),
         "free_memory_bytes": host.available_memory_bytes(),
-        "in_group": host.CGROUPS.memory_bytes()[0] == total,
         "num_threads": torch.get_num_threads(),
         "all_cores": os.cpu_count() or 1,
         "allowed_cores": len(os.sched_getaffinity(0)),

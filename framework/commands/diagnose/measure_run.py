@@ -275,7 +275,6 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
             if took_s > REPEATED_S:
                 break
         assert parts.checkpoints is not None
-        save_s, weights_s = saves_s(trainer, parts.checkpoints)
         epoch_steps = assembly.train.num_steps
         step_s = trainer.pace.train_s / max(1, trainer.progress.step)
         validate_every = (given["validate_every"] or epoch_steps) if sets else None
@@ -289,8 +288,7 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
             epoch_steps=epoch_steps,
             validate_s=took_s + math.fsum(missing_s.values()),
             validate_every=validate_every,
-            save_s=save_s,
-            weights_s=weights_s,
+            save_s=_save_s(trainer, parts.checkpoints),
             save_every={key: steps for key, steps in intervals.items() if steps < math.inf},
             # Without the first report, which opens files.
             report_s={
@@ -316,22 +314,16 @@ def _note_reports(sink: Any) -> list[float]:
     return times_s
 
 
-def saves_s(trainer: Trainer, checkpoints: CheckpointFolder) -> tuple[float, float]:
-    """Return the seconds to save a state, and those that saving the weights adds."""
+def _save_s(trainer: Trainer, checkpoints: CheckpointFolder) -> float:
+    """Return the seconds to save a state to a new file, as in a run: replacing one takes longer."""
     state = trainer.state_dict()
-    weights = trainer.parts.parallel.gather_state(trainer.stepper.weights())
     times_s: list[float] = []
-
-    def save(weights: dict[str, Any] | None) -> float:
-        """Save to a file of its own, as in a run: replacing a file takes longer."""
-        start = time.perf_counter()
-        checkpoints.save(trainer.progress.step + len(times_s), state, weights, False, True)
-        return time.perf_counter() - start
-
     begin = time.perf_counter()
     while len(times_s) < MOST_SAVES and time.perf_counter() - begin <= REPEATED_S:
-        times_s.append(save(None))
-    return median(times_s), max(0.0, save(weights) - median(times_s))
+        start = time.perf_counter()
+        checkpoints.save(trainer.progress.step + len(times_s), state, None, False, True)
+        times_s.append(time.perf_counter() - start)
+    return median(times_s)
 
 
 def run_rate(config: Config, allowed: Sequence[str], seconds: float) -> float:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,8 +24,6 @@ from framework.commands.diagnose.measure_run import (
     noted_sizes,
     work_of,
 )
-from framework.config.training_parts import training_parts
-from framework.train.trainer import Trainer
 from tests.commands.diagnose.setting import setting, sleepy_probe
 from tests.conftest import make_records, write_store
 from tests.fakes import FakeLoader, make_data
@@ -195,27 +192,6 @@ def test_the_first_steps_do_not_count(monkeypatch):
     assert started == [100.0 + 10.0 * 10]
     assert num_steps == 10 + 101
     assert timer.step_s == pytest.approx(0.01)
-
-
-def test_saving_a_state_is_timed_without_the_weights(run, monkeypatch):
-    saved = []
-
-    class SlowCheckpoints:
-        """Checkpoints that take 20 ms for a state, and 50 ms more for weights."""
-
-        now_s = 0.0
-
-        def save(self, step, state, weights, best, final):
-            self.now_s += 0.02 if weights is None else 0.07
-            saved.append(step)
-
-    slow = SlowCheckpoints()
-    clock = SimpleNamespace(perf_counter=lambda: slow.now_s)
-    with closing(run("data.val=null").probe()) as probe:
-        trainer = Trainer(training_parts(probe.assembly))
-        monkeypatch.setattr(module, "time", clock)
-        assert module.saves_s(trainer, slow) == pytest.approx((0.02, 0.05))
-    assert saved == [*range(9)]  # no file is replaced, as in a run
 
 
 NET = """

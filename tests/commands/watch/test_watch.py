@@ -1,4 +1,4 @@
-"""``paceline watch`` as its users meet it: six scripts as people write them."""
+"""``paceline watch`` as its users meet it: five scripts as people write them."""
 
 import json
 import re
