@@ -35,12 +35,7 @@ def test_the_documentation_has_a_row_for_every_cause():
     [
         ({"workers": 0, "loader": "plain"}, "raise_workers"),
         ({"prepare_two": 310.0, "has_function": True}, "processes"),
-        (
-            {"image_size": (3000, 4000), "workers": 4, "transform": "resize", "size": (64, 64)},
-            "repack_smaller",
-        ),
         ({**FINE}, "data_is_fine"),
-        ({**FINE, "workers": 64, "num_cores": 2}, "lower_workers"),
     ],
 )
 def test_the_planted_cause_comes_first(changes, first):

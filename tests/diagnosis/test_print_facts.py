@@ -106,10 +106,7 @@ def test_advice_about_a_store_packs_it_first():
     assert "output.path=packed.h5" in commands[0]
 
 
-def test_a_script_is_changed_in_its_code_or_by_a_command():
+def test_a_gain_that_nobody_can_predict_is_said_to_be_tried():
     edit = Verdict("fewer_workers", "s", "w", UNKNOWN, edit="DataLoader(...)")
     assert advice_lines(2, edit)[0] == "2. fewer_workers: the gain is not predictable, so try it"
     assert advice_lines(2, edit)[-1] == "   write: DataLoader(...)"
-    pack = Verdict("pack_items", "s", "w", 2.0, edit="paceline pack x")
-    assert advice_lines(1, pack)[0] == "1. pack_items: 2.00 times as fast (by the model)"
-    assert advice_lines(1, pack)[-1] == "   type: paceline pack x"

@@ -73,6 +73,7 @@ def test_threads_are_what_somebody_has_set_or_the_cores(monkeypatch, environment
 
 V1 = "4:memory:/job\n1:cpu,cpuacct:/job/part\n0::/\n"
 V2 = "0::/job/part\n"
+V1_QUOTA = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
 UNLIMITED = (math.inf, math.inf)
 
 
@@ -98,14 +99,7 @@ def groups(tmp_path):
         (V2, {"job/part/cpu.max": "150000 100000\n"}, 1.5),
         (V2, {"job/part/cpu.max": "max 100000\n", "job/cpu.max": "50000 100000\n"}, 0.5),
         ("0::/elsewhere\n", {"cpu.max": "200000 100000\n"}, 2.0),
-        (
-            V1,
-            {
-                "cpu/job/part/cpu.cfs_quota_us": "50000\n",
-                "cpu/job/part/cpu.cfs_period_us": "100000\n",
-            },
-            0.5,
-        ),
+        (V1, {f"cpu/job/part/{name}": text for name, text in V1_QUOTA.items()}, 0.5),
         ("not a list of groups", {"cpu.max": "150000 100000\n"}, 1.5),
     ],
 )
@@ -121,10 +115,7 @@ def test_the_smallest_quota_around_the_process_limits_its_cores(groups, own, fil
     ],
 )
 def test_throttled_time_is_read_in_seconds(groups, own, folder, stat):
-    if own == V2:
-        quota = {"cpu.max": "50000 100000"}
-    else:
-        quota = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
+    quota = {"cpu.max": "50000 100000"} if own == V2 else V1_QUOTA
     files = {f"{folder}{name}": text for name, text in {**quota, "cpu.stat": stat}.items()}
     assert groups(own, files).throttle() == Throttle(20, 13, 0.165)
 

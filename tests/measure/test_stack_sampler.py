@@ -51,14 +51,14 @@ def test_a_label_says_what_ran(sampler):
         assert (line.part, line.function) == (label, "slow")
 
 
-def test_layers_are_charged_to_their_caller_but_are_no_python_of_the_caller(sampler):
+def test_layers_are_no_python_of_their_caller(sampler):
     layers = nn.Sequential(*(nn.Identity() for _ in range(50)))
     x = torch.zeros(1)
     end = time.perf_counter() + 0.2
     while time.perf_counter() < end:
         layers(x)
     sampler.stop()
-    assert 0 < sampler.python_s()[""] < sampler.total_s / 2
+    assert sampler.python_s()[""] < sampler.total_s / 2
 
 
 def test_python_that_keeps_the_lock_is_seen_at_its_line(sampler):

@@ -17,10 +17,9 @@ from framework.commands.diagnose.measure_parts import (
     storage_of_items,
 )
 from framework.config.paths import ROOT
-from framework.contracts.records import Field, Manifest
 from framework.measure.host import Cgroups
 from framework.measure.usage import MachineUse
-from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.store.hdf5_store import HDF5Store
 from framework.trials.probe import Rate
 from tests.commands.diagnose.setting import setting, write_photos
 from tests.conftest import make_records, write_store
@@ -35,23 +34,14 @@ def silent(_):
 
 def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
     photos = write_photos(tmp_path / "photos")
-    words = [
-        *SMALL,
-        "data=folder",
-        f"data.train={photos}",
-        "transform=resize",
-        "transform.size=[32,32]",
-    ]
-    facts = gather_facts(setting(*words), 1.0, silent)
+    words = ["data=folder", f"data.train={photos}", "transform=resize", "transform.size=[32,32]"]
+    facts = gather_facts(setting(*SMALL, *words), 1.0, silent)
     names = ("read", "prepare", "loader_rate", "other", "compute", "whole")
     assert all(getattr(facts, name) > 0 for name in names)
     assert facts.read > facts.prepare
     assert facts.prepare_system_cores >= 0
-    assert (facts.storage.form, facts.storage.image_size, facts.storage.even) == (
-        "folder",
-        (120, 160),
-        True,
-    )
+    storage = facts.storage
+    assert (storage.form, storage.image_size, storage.even) == ("folder", (120, 160), True)
     assert facts.convolutional
     assert facts.copy is None
 
@@ -108,16 +98,8 @@ def test_a_dataset_is_packed_as_it_is_read_if_a_store_takes_it(words, packed):
 
 
 def test_a_store_and_its_shards_are_seen(tmp_path):
-    records, fields = (
-        make_records(40),
-        {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())},
-    )
-    writer = HDF5Writer(str(tmp_path / "c.h5"), fields=fields, num_records=40)
-    writer.write(records, [""] * 40)
-    writer.close(Manifest(40, fields))
-    storage = storage_of(
-        HDF5Store(str(tmp_path / "c.h5")), {"data": {"train": str(tmp_path / "c.h5"), "val": None}}
-    )
+    path = write_store(str(tmp_path / "c.h5"), make_records(40))
+    storage = storage_of(HDF5Store(path), {"data": {"train": path, "val": None}})
     assert (storage.form, storage.encoding) == ("hdf5", "raw")
     assert storage.record_bytes == 3 * 4 * 4 + 8
     assert storage.cached == 1.0

@@ -105,14 +105,10 @@ def test_a_read_in_the_users_code_is_named_by_file_and_line(slow):
     probe = setting(*WORDS)._replace(config=config, allowed=("slowloss.",)).probe()
     syncs = {(sync.line, sync.call): sync for sync in measure_syncs(probe)}
     probe.close()
+    words = {"bool()": "if x.max", "item()": ".item()", "index by a mask": '["label"] > 5'}
     lines = SLOW.splitlines()
     places = {
-        call: next(n for n, text in enumerate(lines, 1) if word in text)
-        for call, word in (
-            ("bool()", "if x.max"),
-            ("item()", ".item()"),
-            ("index by a mask", '["label"] > 5'),
-        )
+        call: [word in text for text in lines].index(True) + 1 for call, word in words.items()
     }
     assert {(line, call) for call, line in places.items()} == set(syncs)
     assert syncs[(places["item()"], "item()")].count == 3

@@ -1,6 +1,7 @@
 """The hooks see every event of a training loop, and leave nothing behind."""
 
 import time
+from threading import Thread
 
 import pytest
 import torch
@@ -100,24 +101,17 @@ def test_inner_modules_are_called_without_hooks():
     assert hooks.root is model
 
 
+def hooked_functions():
+    iterator = dataloader._BaseDataLoaderIter
+    ends = (torch.autograd.backward, torch.Tensor.item)
+    return (DataLoader.__iter__, iterator.__next__, iterator.__init__, *ends)
+
+
 def test_everything_is_put_back():
-    before = (
-        DataLoader.__iter__,
-        dataloader._BaseDataLoaderIter.__next__,
-        dataloader._BaseDataLoaderIter.__init__,
-        torch.autograd.backward,
-        torch.Tensor.item,
-    )
+    before = hooked_functions()
     with hooked():
         train(loader(20), Pausing())
-    after = (
-        DataLoader.__iter__,
-        dataloader._BaseDataLoaderIter.__next__,
-        dataloader._BaseDataLoaderIter.__init__,
-        torch.autograd.backward,
-        torch.Tensor.item,
-    )
-    assert after == before
+    assert hooked_functions() == before
     assert not torch_module._global_forward_pre_hooks
 
 
@@ -142,8 +136,6 @@ def test_a_compiled_model_is_one_call():
 
 
 def test_batches_of_other_threads_are_not_steps():
-    from threading import Thread
-
     with hooked() as hooks:
         thread = Thread(target=train, args=(loader(), Pausing()))
         thread.start()

@@ -21,11 +21,6 @@ from tests.faults import forked
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def has(package):
-    reason = f"the package {package} is not installed"
-    return pytest.mark.skipif(find_spec(package) is None, reason=reason)
-
-
 @pytest.fixture
 def photos():
     """Write a folder of JPEGs in two classes, and return its path."""
@@ -73,20 +68,13 @@ def test_two_loaders_with_workers_are_distinguished():
 
 
 @pytest.mark.slow
-@has("accelerate")
-def test_accelerate_is_watched():
-    done, result = watched("with_accelerate.py")
-    assert done.out == plain("with_accelerate.py")
-    assert result["facts"]["steps"] == 12
-
-
-@pytest.mark.slow
-@has("lightning")
-def test_lightning_is_watched():
-    done, result = watched("with_lightning.py")
-    assert done.out == plain("with_lightning.py")
-    assert result["facts"]["steps"] == 24
-    assert result["facts"]["validation_s"] > 0
+@pytest.mark.parametrize(("package", "steps"), [("accelerate", 12), ("lightning", 24)])
+def test_loops_of_other_packages_are_watched(package, steps):
+    if find_spec(package) is None:
+        pytest.skip(f"the package {package} is not installed")
+    done, result = watched(f"with_{package}.py")
+    assert done.out == plain(f"with_{package}.py")
+    assert result["facts"]["steps"] == steps
 
 
 LOOP = """
