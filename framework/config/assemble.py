@@ -46,7 +46,7 @@ from framework.data.fields import followers
 from framework.data.live_tuning import LiveTuning, start_tuning
 from framework.errors import ConfigError, say, words_of
 from framework.measure.clock import make_clock
-from framework.measure.host import cores_per_rank, stay_beside
+from framework.measure.host import cores_per_rank, stay_on_gpu_node
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order.batches import Order, OrderChoice
 from framework.order.select import Fold
@@ -91,7 +91,7 @@ class Assembly:
         self.parallel = parallel
         self.say = say if parallel.rank == 0 else _quiet
         use(self.device, pinned=False)
-        stay_beside(self.device)
+        stay_on_gpu_node(self.device)
         of_rank = parallel.world_size > 1
         self.clock: Clock = make_clock(self.device, config["clock"], of_rank)
         self.val_clock: Clock = make_clock(self.device, config["clock"])

@@ -62,7 +62,7 @@ from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
 from framework.errors import CheckpointError, ConfigError, listed, say, words_of
 from framework.measure.clock import NoClock
-from framework.measure.host import stay_beside
+from framework.measure.host import stay_on_gpu_node
 from framework.store.foreign import format_of
 from framework.system.memory import keep_freed_memory, use
 from framework.system.rng import choose_algorithms, is_deterministic, seed_generators
@@ -136,7 +136,7 @@ class SavedRun:
         choose_algorithms(device, self.config["deterministic"] or is_deterministic())
         parallel: Parallel = self.build("parallel", device=device)
         use(parallel.device, pinned=False)
-        stay_beside(parallel.device)
+        stay_on_gpu_node(parallel.device)
         return parallel
 
     @property

@@ -10,13 +10,13 @@ from framework.cli.tables import plural
 from framework.contracts.waits import FEW, MOST_NAMED, named
 from framework.diagnosis.facts import Facts, Storage, Verdict, gain
 
-# If Python's lock is held for a larger share of preparing, a second thread brings less than half.
+# If Python's lock is held for a larger share of preparing, a second thread gains less than half.
 LOCKED = 0.5
 LEAST_SHARED_S = 2e-3  # a batch that is prepared faster is not worth handing over to workers
 CLEARLY = 1.2  # the least factor between two rates that counts as clearly faster
 COPY_SHARE = 0.02  # of a step; if copying takes less, overlapping it brings nothing
-ALL_CORES = 0.9  # if training wants more of the cores, a slow step lacks a core, and no lock
-MOST_GAIN = 10.0  # of a step that reading no longer slows
+ALL_CORES = 0.9  # if training wants a larger share of the cores, a slowed step lacks cores
+MOST_GAIN = 10.0  # that is predicted for a step that reading no longer slows
 # If the shorter side of an image is so many times longer than needed, decoding is mostly wasted.
 LARGE = 2.0
 HUGE_BYTES = 1e6  # of an image file
@@ -36,8 +36,8 @@ FIXED = {"resize", "center_crop"}  # transforms that give every epoch the same p
 UNSCALED = {"random_crop"}  # whose crops keep the scale, so that images cannot be packed smaller
 READ_SHARE = 0.05  # if reading takes less of preparing a record, packing is not worth it
 LEAST_SHARE = 0.03  # of a step; if slow records take less, they are no cause
-MOST_SHARE = 0.99
-LEAST_READS = 3  # slow records that were read less often are not all known
+MOST_SHARE = 0.99  # of a step, that slow records may take in a prediction
+LEAST_READS = 3  # of each slow record, after which all slow records are taken to be known
 
 
 def waiting(facts: Facts) -> str:

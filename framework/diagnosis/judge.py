@@ -24,14 +24,14 @@ RULES = (
     (step_rules.COMPUTE_RULES, COMPUTING),
     (step_rules.PYTHON_RULES, ("forward",)),
     (step_rules.MACHINE_RULES, ("wait", "copy", *COMPUTING)),
-    (step_rules.RUN_RULES, step_rules.BESIDE),
+    (step_rules.RUN_RULES, step_rules.RUN_PARTS),
 )
 # How a headline calls a part.
 TITLES = {
     "wait": "waiting for data",
     "copy": "copying and augmenting",
     "compute": "computing",
-    **{name: name for name in step_rules.BESIDE},
+    **{name: name for name in step_rules.RUN_PARTS},
 }
 SLOWED = "computing more slowly while data is read"
 WORTH_NAMING = 0.05  # a smaller share is left out of a headline
@@ -112,9 +112,9 @@ def shares_of(facts: Facts, tried: Sequence[Verdict] = ()) -> dict[str, float]:
     scale = (1 - wait - copy) / sum(spans_s.values())
     known = {"wait": wait, "copy": copy} | {name: scale * s for name, s in spans_s.items()}
     if facts.run is not None:
-        beside = facts.run.shares(facts.step_s)
-        left = 1 - sum(beside.values())
-        known = {name: left * share for name, share in known.items()} | beside
+        of_run = facts.run.shares(facts.step_s)
+        left = 1 - sum(of_run.values())
+        known = {name: left * share for name, share in known.items()} | of_run
     return dict(sorted(known.items(), key=lambda item: -item[1]))
 
 

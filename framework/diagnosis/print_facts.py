@@ -60,7 +60,9 @@ def part_rows(facts: Facts) -> list[list[str]]:
     other = f"computing {facts.other_size} records a step"
     computing = f"repeating one batch, {facts.compute_cores:.1f} cores busy"
     slowed = f"forward, backward, optimizer: {100 * facts.slowed_share:.0f} % longer"
-    beside = facts.batch_size / facts.training_s if facts.mostly_slowed else None
+    slowed_rate = None
+    if facts.mostly_slowed:
+        slowed_rate = facts.batch_size / facts.training_s
     whole = f"{100 * facts.wait:.0f} % of it waiting, ± {100 * facts.spread:.0f} %"
     no_copy = "from page-locked memory" if facts.gpu else "the device is the host"
     # Name, rate, note, note if it was not measured. Without it, the part is left out.
@@ -72,7 +74,7 @@ def part_rows(facts: Facts) -> list[list[str]]:
         ("copying to the device", facts.copy, "from page-locked memory", no_copy),
         (other, facts.other, "repeating one batch", ""),
         ("computing", facts.compute, computing, ""),
-        ("  the same while data is read", beside, slowed, ""),
+        ("  the same while data is read", slowed_rate, slowed, ""),
         ("the whole", facts.whole, whole, ""),
     )
     rows: list[list[str]] = []
@@ -249,13 +251,13 @@ def show_watch(facts: ScriptFacts) -> None:
         )
     if IDLE in facts.spans:
         say("wait is the host's; idle, the device's, is what it costs")
-    beside = {
+    others = {
         "before the first batch": facts.before_s,
         "first step, not counted": facts.first_s,
         "validation": facts.validation_s,
         "between epochs": facts.outside_s,
     }
-    long = [f"{name} {seconds:.2f} s" for name, seconds in beside.items() if seconds >= LEAST_S]
+    long = [f"{name} {seconds:.2f} s" for name, seconds in others.items() if seconds >= LEAST_S]
     if long:
         say("; ".join(long))
     if facts.ranks > 1:

@@ -35,9 +35,9 @@ SYNC_SHARE = 0.05  # of a step; less is not worth advice
 MOST_SYNC_SHARE = 0.9
 PYTHON_SHARE = 0.15  # of a step, or of preparing a record; Python that takes less is no cause
 MOST_GAIN = 100.0  # that removing Python is said to bring: no measurement resolves what is left
-BESIDE_SHARE = 0.05  # of the run; less is not worth advice
+RUN_SHARE = 0.05  # of the run; less is not worth advice
 TARGET_SHARE = 0.03  # that the advised interval leaves
-BESIDE = ("validating", "saving", "reporting")  # what a run does beside its steps
+RUN_PARTS = ("validating", "saving", "reporting")  # what a run does between its steps
 # By part: the spans that its Python slows, and what to write in its place.
 PYTHON_SLOWS = {
     "model": ("compute", "forward", "backward"),
@@ -160,7 +160,7 @@ def synchronizations(facts: Facts) -> Iterator[Verdict]:
             f"until new work arrives; most of them are {first.call} in {place_of(first)}.",
             "Leave numbers on the device: return tensors, and use torch.where in place of an if.",
             1 / (1 - min(share, MOST_SYNC_SHARE)),
-            edit=f"{place_of(first)} anew: {first.text}",
+            edit=f"{place_of(first)} differently: {first.text}",
         )
 
 
@@ -221,9 +221,9 @@ def _line_of(facts: Facts, part: str) -> tuple[str, str]:
     """Return the largest line of a part, as the end of a sentence, and how to change it."""
     line = next((line for line in facts.lines if line.part == part), None)
     if line is None:
-        return "", f"the {part} anew, without Python loops"
+        return "", f"the {part} without Python loops"
     place = place_of(line)
-    return f", most of it in {place} ({line.function})", f"{place} anew: {line.text}"
+    return f", most of it in {place} ({line.function})", f"{place} differently: {line.text}"
 
 
 def place_of(line: PythonLine | Sync) -> str:
@@ -231,7 +231,7 @@ def place_of(line: PythonLine | Sync) -> str:
     return f"{os.path.relpath(line.file)}:{line.line}"
 
 
-def beside_steps(facts: Facts) -> Iterator[Verdict]:
+def parts_of_run(facts: Facts) -> Iterator[Verdict]:
     """Detect that validating, saving or reporting takes much of the run."""
     run, step_s = facts.run, facts.step_s
     if run is None:
@@ -239,9 +239,9 @@ def beside_steps(facts: Facts) -> Iterator[Verdict]:
     shares, costs_s = run.shares(step_s), run.costs_s
     run_s = step_s + math.fsum(costs_s.values())  # a step, with what the run does beside it
     takes = {name: f"takes {100 * share:.0f} % of the run:" for name, share in shares.items()}
-    beside = f"beside {1e3 * step_s:,.1f} ms a step"
+    compared = f"and a step {1e3 * step_s:,.1f} ms"
     target = f"which takes less than {100 * TARGET_SHARE:.0f} %"
-    if run.validate_every is not None and shares["validating"] >= BESIDE_SHARE:
+    if run.validate_every is not None and shares["validating"] >= RUN_SHARE:
         cost_s = run.validate_s + run.save_s  # each is followed by a save
         every = _interval(cost_s, step_s)
         when = f"every {run.validate_every:,.0f} steps"
@@ -249,7 +249,7 @@ def beside_steps(facts: Facts) -> Iterator[Verdict]:
             when = f"every epoch of {run.epoch_steps:,} steps"
         yield Verdict(
             "frequent_validation",
-            f"Validating {takes['validating']} {1e3 * run.validate_s:,.0f} ms {when}, {beside}.",
+            f"Validating {takes['validating']} {1e3 * run.validate_s:,.0f} ms {when}, {compared}.",
             f"Validate every {every:,} steps, {target}.",
             run_s / max(run_s - cost_s / run.validate_every + cost_s / every, step_s),
             (f"validate_every={every}",),
@@ -257,19 +257,19 @@ def beside_steps(facts: Facts) -> Iterator[Verdict]:
         )
     every = _interval(run.save_s, step_s)
     often = {key: steps for key, steps in run.save_every.items() if steps < every}
-    if often and shares["saving"] >= BESIDE_SHARE:
+    if often and shares["saving"] >= RUN_SHARE:
         steps_per = {"checkpoint.every_epochs": run.epoch_steps, "checkpoint.every_s": 1 / step_s}
         keys = ", ".join(f"{key} every {steps:,.0f} steps" for key, steps in often.items())
         yield Verdict(
             "frequent_saving",
-            f"Saving {takes['saving']} {1e3 * run.save_s:,.0f} ms ({keys}), {beside}.",
+            f"Saving {takes['saving']} {1e3 * run.save_s:,.0f} ms ({keys}), {compared}.",
             f"Save every {every:,} steps, {target}. A run that is killed repeats the steps since "
             "the last save.",
             run_s / max(run_s - costs_s["saving"] + run.save_s / every, step_s),
             tuple(f"{key}={math.ceil(every / steps_per.get(key, 1))}" for key in often),
             period_s=1 / run.saves_per_step * run_s,
         )
-    if shares["reporting"] >= BESIDE_SHARE:
+    if shares["reporting"] >= RUN_SHARE:
         cost_s = math.fsum(run.report_s.values())
         every = min(_interval(cost_s, step_s), run.epoch_steps)
         left_s = cost_s * times_per_step(every, run.epoch_steps)
@@ -280,7 +280,7 @@ def beside_steps(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "chatty_sinks",
             f"Writing reports {takes['reporting']} {1e3 * cost_s:,.1f} ms every "
-            f"{run.report_every:,} steps, {beside}. {100 * run.report_s[slowest] / cost_s:.0f} % "
+            f"{run.report_every:,} steps, {compared}. {100 * run.report_s[slowest] / cost_s:.0f} % "
             f"of it is sink={slowest}.",
             f"Report every {every:,} steps, which takes {100 * left_s / (step_s + left_s):.0f} %.",
             run_s / max(run_s - costs_s["reporting"] + left_s, step_s),
@@ -528,5 +528,5 @@ def _without(share: float) -> float:
 COMPUTE_RULES = (data_is_fine, larger_batch, operators, synchronizations)
 PYTHON_RULES = (python_in_step, python_in_transform)
 MACHINE_RULES = (threads_of_operators, other_programs, unused_cores, little_memory, slow_disk)
-RUN_RULES = (beside_steps,)
+RUN_RULES = (parts_of_run,)
 RANK_RULES = (waiting_for_ranks, slow_collectives)

@@ -168,7 +168,7 @@ def cores_cpu_s() -> tuple[float, float]:
     return busy / per_s, stolen / per_s
 
 
-_before: list[int] = []  # the cores that this process had before ``stay_beside``
+_before: list[int] = []  # the cores that this process had before ``stay_on_gpu_node``
 
 
 def num_cores() -> int:
@@ -177,7 +177,7 @@ def num_cores() -> int:
     return max(1, math.ceil(min(allowed, CGROUPS.cores())))
 
 
-def stay_beside(device: torch.device) -> None:
+def stay_on_gpu_node(device: torch.device) -> None:
     """Let this rank, one of several on this host, run only on the cores of its GPU's NUMA node.
 
     Nothing happens if the system does not name the node, or if none of its cores is allowed.

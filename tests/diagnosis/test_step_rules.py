@@ -91,7 +91,7 @@ def test_a_rule_speaks_where_python_takes_much(rule, changes, share):
 def test_the_line_is_named():
     verdict = verdict_of("python_in_objective", facts(**STEP, **READY))
     assert "loss.py:7 (__call__)" in verdict.says
-    assert verdict.edit.endswith("loss.py:7 anew: total += x.item()")
+    assert verdict.edit.endswith("loss.py:7 differently: total += x.item()")
     # of a step, 1 % waits
     assert verdict.gain == pytest.approx(1 / (0.99 * (1 - 0.8) + 0.01), rel=0.02)
 

@@ -21,7 +21,7 @@ from framework.measure.host import (
     num_cores,
     peak_rss_bytes,
     rss_bytes,
-    stay_beside,
+    stay_on_gpu_node,
     threads_per_rank,
 )
 
@@ -188,7 +188,7 @@ def test_a_rank_stays_on_its_gpus_node_and_so_do_its_threads(socket_of):
     thread = threading.Thread(target=lambda: go.wait() and seen.append(os.sched_getaffinity(0)))
     thread.start()
     socket_of(1, f"{mine},700-703")
-    stay_beside(GPU)
+    stay_on_gpu_node(GPU)
     go.set()
     thread.join()
     assert os.sched_getaffinity(0) == {mine}
@@ -200,7 +200,7 @@ def test_a_rank_stays_on_its_gpus_node_and_so_do_its_threads(socket_of):
 def test_without_a_node_or_one_of_its_cores_nothing_changes(node, cores, socket_of):
     before = os.sched_getaffinity(0)
     socket_of(node, cores)
-    stay_beside(GPU)
+    stay_on_gpu_node(GPU)
     assert os.sched_getaffinity(0) == before
 
 

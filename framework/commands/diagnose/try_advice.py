@@ -13,7 +13,7 @@ from framework.commands.diagnose.measure_run import run_rate
 from framework.contracts.records import Chunk, RecordInput
 from framework.diagnosis.facts import ENDINGS, Facts, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, verdicts_of
-from framework.diagnosis.step_rules import BESIDE
+from framework.diagnosis.step_rules import RUN_PARTS
 from framework.errors import PacelineError
 from framework.input import folder, store
 from framework.measure.statistics import LEAST_GAIN, Pairs, take_turns
@@ -36,13 +36,13 @@ APPLY_SHARE = 0.08
 SAMPLE_BATCHES = 16
 # Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
 UNTRIED = {"cold_disk", "network_disk", "compile_model"}
-LEAST_TIMES = 10  # in a trial, that what happens only every so often must happen to be tried
+LEAST_TIMES = 10  # that a validation, save or report must happen in a trial to be tried
 PAIRS = 4
 NUM_WINDOWS = 4  # of a trial
-# The first epoch of the trials. Each begins another one, whose records are not in memory because
-# the trial before has read them.
+# Trials begin at this epoch, each at its own, because records that an earlier trial has read are in
+# memory.
 FIRST_EPOCH = 1000
-RUN = 8  # neighbors read together, since a chunk or a place on the disk serves all of them
+RUN = 8  # neighbors that are read together, since they lie in one chunk or close on the disk
 LARGEST_BYTES = 512 << 20
 WRITERS: dict[str, packing.MakeWriter] = {
     "hdf5": hdf5_store.HDF5Writer,
@@ -89,7 +89,7 @@ def _rank(verdict: Verdict) -> tuple[bool, float]:
 
 
 class _Trials:
-    """Trials of advice against the present settings, until ``end`` in the seconds of the clock."""
+    """Trials of advice against the present settings, until the clock shows ``end`` seconds."""
 
     def __init__(
         self, facts: Facts, compose: Compose, seconds: float, end: float, say: Say
@@ -99,7 +99,7 @@ class _Trials:
         self._end = end
         self._say = say
         self._seconds = seconds
-        self._run_s = 0.0  # what a run takes, with its start
+        self._run_s = 0.0  # of the longest trial, with its start
         self._numbers = count(1)
         self._before = compose(())
         self._last: dict[bool, float] = {}  # of the present settings, by whether it is of a run
@@ -138,7 +138,7 @@ class _Trials:
                 if num_pairs >= 1:
                     self._say(f"trying {best.rule} for longer")
                     setting, first = self._tried[best.rule]
-                    settings, of_run = (self._before, setting), best.parts == BESIDE
+                    settings, of_run = (self._before, setting), best.parts == RUN_PARTS
                     more = take_turns(
                         lambda side: self._rate(settings[side], of_run, LONGER), num_pairs
                     )
@@ -148,7 +148,7 @@ class _Trials:
         return list(by_rule.values())
 
     def _try(self, verdict: Verdict, folder: str) -> Verdict:
-        """Return the verdict with the measured gain, and what packing all would take.
+        """Return the verdict with its measured gain, and what packing everything would take.
 
         A sample is packed in ``folder``.
         """
@@ -166,7 +166,7 @@ class _Trials:
             words = [f"data={repack.output}", f"data.train={path}", f"data.val={path}", *words]
         setting = self._compose(words)._replace(threads=verdict.threads)
         self._say(f"trying {verdict.rule}")
-        of_run = verdict.parts == BESIDE
+        of_run = verdict.parts == RUN_PARTS
         if of_run not in self._last:
             self._last[of_run] = self._rate(self._before, of_run)
         rate = self._rate(setting, of_run)
@@ -197,7 +197,7 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
     settings = (compose(()), compose(verdict.words)._replace(threads=verdict.threads))
     say(f"{verdict.rule} and the present settings in turn, {PAIRS} times each")
     timing = (APPLY_SHARE * seconds, BURN_SHARE * seconds)
-    of_run, numbers = verdict.parts == BESIDE, count(2 * NUM_TRIALS)
+    of_run, numbers = verdict.parts == RUN_PARTS, count(2 * NUM_TRIALS)
     pairs = take_turns(
         lambda side: measured_rate(settings[side], of_run, *timing, next(numbers)), PAIRS
     )

@@ -88,7 +88,7 @@ class TorchHooks:
         self.sampler = StackSampler("step")  # of the lines of some steps
         self._samples = False
         self._handles: list[RemovableHandle] = []
-        # The hook of modules comes and goes at each step. A new handle would take 4 us each time.
+        # The hook of modules is added and removed in each step. A new handle would take 4 us.
         self._module_hook = self._before_module
         self._module_hooks: dict[int, Any] = {}
         self._module_key = 0
@@ -160,7 +160,7 @@ class TorchHooks:
         def iterating(loader: DataLoader[Any]) -> Any:
             if self._is_watched():
                 self._disarm()
-                self._asks(loader)
+                self._note_request(loader)
                 if self.is_on and self._phase == Phase.ASKED:  # which may start workers
                     self.counts.epochs += 1
                     self._is_epoch_start = True
@@ -172,11 +172,11 @@ class TorchHooks:
         hooks = self._module_hooks
         key = self._module_key
 
-        def following(iterator: Any) -> Any:
+        def next_batch(iterator: Any) -> Any:
             if not self.is_on or get_ident() != self._thread:
                 return get(iterator)
             reads_ahead = hooks.pop(key, None) is not None  # the last batch was not used yet
-            self._asks(None)
+            self._note_request(None)
             if not self.is_on:
                 return get(iterator)
             try:
@@ -193,12 +193,12 @@ class TorchHooks:
             if self._phase == Phase.VALIDATION:
                 self._clock.mark(VALIDATION)
             else:
-                self._gets(batch)
+                self._note_batch(batch)
             return batch
 
-        return following
+        return next_batch
 
-    def _asks(self, loader: DataLoader[Any] | None) -> None:
+    def _note_request(self, loader: DataLoader[Any] | None) -> None:
         """Record that the script asks for an iterator of ``loader``, or (None) for a batch.
 
         This may end the last wanted step. The hooks are then removed, and ``finish`` is called.
@@ -223,7 +223,7 @@ class TorchHooks:
             self.remove()
             self._finish()
 
-    def _gets(self, batch: Any) -> None:
+    def _note_batch(self, batch: Any) -> None:
         """Record that a training batch has come."""
         self._clock.mark("wait")
         self._phase = Phase.BATCH
@@ -271,7 +271,7 @@ class TorchHooks:
         self._disarm()
 
     def _backward(self, backward: Any) -> Any:
-        def watched(*args: Any, **kwargs: Any) -> None:
+        def run_backward(*args: Any, **kwargs: Any) -> None:
             if not self.is_on or get_ident() != self._thread:
                 backward(*args, **kwargs)
                 return
@@ -289,7 +289,7 @@ class TorchHooks:
                     self._clock.mark("backward")
                     self._phase = Phase.BACKWARD
 
-        return watched
+        return run_backward
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Record that an optimizer has stepped. Its span begins where backward has ended."""
