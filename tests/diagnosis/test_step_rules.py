@@ -217,40 +217,29 @@ def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_k
     assert "16 workers take the same cores" in verdict.says
 
 
-def test_threads_of_opencv_are_switched_off_in_the_users_code():
-    verdict = verdict_of("opencv_threads", facts(opencv_threads=8, no_opencv_gain=1.5))
-    assert "setNumThreads(0)" in verdict.edit
-    assert verdict.gain == 1.5
+BUSY = {**BESIDE, "programs": (Program(17, "blender", 1.8),)}
+STOPPED = {"own_cores": 1.0, "waited_cores": 1.5, "throttled_share": 0.9}
+# A run has no more threads than its quota has cores, so none of them waits.
+STOPPED_ALONE = {**STOPPED, "own_cores": 0.5, "waited_cores": 0.5, "quota_cores": 0.5}
+ALONE_RATES = {"compute": 100.0, "compute_cores": 0.5, "whole": 80.0, "num_threads": 1}
 
 
-def test_other_programs_are_named_with_their_cores():
-    use = {**BESIDE, "programs": (Program(17, "blender", 1.8),)}
-    verdict = verdict_of("other_programs", facts(**use))
-    assert "blender (17) 1.8" in verdict.says
-    assert verdict.gain == pytest.approx(2.0)
-    assert "OMP_NUM_THREADS" not in verdict.action
-
-
-def test_a_quota_is_a_cause_if_it_stops_the_run():
-    use = {"own_cores": 1.0, "waited_cores": 1.5, "throttled_share": 0.9}
-    verdict = verdict_of("cpu_quota", facts(**use, quota_cores=1.0, num_threads=4))
-    assert verdict.gain == pytest.approx(2.5)
-    assert "--cpus=4" in verdict.action
-
-
-def test_without_a_quota_computing_has_more_threads():
-    """A run has no more threads than its quota has cores, so none of them waits."""
-    use = {"own_cores": 0.5, "waited_cores": 0.5, "throttled_share": 0.9}
-    rates = {"compute": 100.0, "compute_cores": 0.5, "whole": 80.0}
-    verdict = verdict_of("cpu_quota", facts(**use, **rates, quota_cores=0.5, num_threads=1))
-    # The rest of a step gets both cores of which it waits for one.
-    assert verdict.gain == pytest.approx(1 / (0.8 / 8 + 0.2 / 2))
-
-
-def test_cores_outside_the_mask_are_a_cause_if_they_gain():
-    verdict = verdict_of("few_cores", facts(allowed_cores=1, all_cores_gain=1.9))
-    assert "taskset --cpu-list 0-3" in verdict.action
-    assert verdict.gain == 1.9
+@pytest.mark.parametrize(
+    ("rule", "changes", "gain", "words"),
+    [
+        ("opencv_threads", {"opencv_threads": 8, "no_opencv_gain": 1.5}, 1.5, "setNumThreads(0)"),
+        ("other_programs", BUSY, 2.0, "blender (17) 1.8"),
+        ("cpu_quota", {**STOPPED, "quota_cores": 1.0, "num_threads": 4}, 2.5, "--cpus=4"),
+        # The rest of a step gets both cores of which it waits for one.
+        ("cpu_quota", {**STOPPED_ALONE, **ALONE_RATES}, 1 / (0.8 / 8 + 0.2 / 2), "--cpus=4"),
+        ("few_cores", {"allowed_cores": 1, "all_cores_gain": 1.9}, 1.9, "--cpu-list 0-3"),
+    ],
+    ids=["opencv", "others", "quota", "quota without threads", "mask"],
+)
+def test_what_takes_cores_is_named_with_its_gain_and_advice(rule, changes, gain, words):
+    verdict = verdict_of(rule, changes)
+    assert verdict.gain == pytest.approx(gain)
+    assert words in f"{verdict.says} {verdict.edit} {verdict.action}"
 
 
 @pytest.mark.parametrize(

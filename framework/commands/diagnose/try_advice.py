@@ -10,7 +10,7 @@ from typing import Any
 
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
 from framework.commands.diagnose.measure_run import run_rate
-from framework.contracts.records import Chunk, RecordInput
+from framework.contracts.records import Chunk
 from framework.diagnosis.facts import ENDINGS, Facts, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, verdicts_of
 from framework.diagnosis.step_rules import RUN_PARTS
@@ -260,7 +260,7 @@ def pack_all(repack: Repack) -> None:
         pack_store.pack(work, None)
 
 
-def _input(repack: Repack, path: str) -> RecordInput:
+def _input(repack: Repack, path: str) -> Any:
     if repack.source == "folder":
         return folder.FolderInput(path, None, None, repack.follow_links)
     return store.StoreInput(path)
