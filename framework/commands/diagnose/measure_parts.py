@@ -118,10 +118,8 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
         known |= {"copy": _copy_rate(probe), **machine_of(probe)}
         if has_time("other numbers of threads, other cores and the disk"):
             known |= try_machine(probe, seconds, known["use"])
-        say("lines of your Python")
-        known["python"], known["lines"] = measure_run.measure_python(probe, seconds)
-        say("calls that wait for the device")
-        known["syncs"] = measure_run.measure_syncs(probe)
+        say("lines of your Python, and calls that wait for the device")
+        known |= measure_run.measure_code(probe, seconds)
         if has_time("validating, saving and reporting"):
             known["run"] = measure_run.measure_run(probe, seconds)
         model: nn.Module = probe.assembly.build("model")

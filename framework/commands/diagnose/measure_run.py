@@ -46,7 +46,7 @@ from framework.contracts.training import Report
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource
-from framework.diagnosis.code_lines import Sync, WaitingCalls
+from framework.diagnosis.code_lines import WaitingCalls
 from framework.diagnosis.facts import RankFacts, RunFacts
 from framework.measure.host import threads_per_rank
 from framework.measure.stack_sampler import LAYERS, PythonLine, StackSampler, charged
@@ -92,37 +92,34 @@ SYNCED = 0.6
 UNSYNCED = 0.2
 
 
-def measure_syncs(probe: Probe) -> tuple[Sync, ...]:
-    """Return the calls of one step that wait for the device, or would on a GPU; most first."""
-    calls = WaitingCalls()
-    with _user_step(probe, lambda _: None) as step:
-        step()  # the first step also makes what is made once
-        calls.start()
-        try:
-            step()
-        finally:
-            calls.stop()
-    return tuple(calls.noted())
+def measure_code(probe: Probe, seconds: float) -> dict[str, Any]:
+    """Measure the user's code, as fields of `Facts`.
 
-
-def measure_python(probe: Probe, seconds: float) -> tuple[dict[str, float], tuple[PythonLine, ...]]:
-    """Return the share of each part's Python in a step without waiting, and of the transform's in
-    preparing a record; and the largest lines.
+    Returns:
+        python: The share of each part's Python in a step without waiting, and of the transform's in
+            preparing a record.
+        lines: The largest lines.
+        syncs: The calls of one step that wait for the device, or would on a GPU, most first.
     """
-    sampler = StackSampler()
-    with _user_step(probe, sampler.switch) as step:
-        step()  # the first step also makes what is made once
-        sampler.take()
-        _repeat(step, SHARE * seconds / 2)
-        plain_s = sampler.take()
-        sampler.start()
-        num_steps = _repeat(step, SHARE * seconds / 2)
-        sampler.stop()
-        sampled_s = sampler.take()
-        num_watched = min(num_steps, MOST_WATCHED)
-        with _LongOperators(sampler, probe.assembly.device.type == "cpu") as watched:
-            for _ in range(num_watched):
-                step()
+    sampler, calls = StackSampler(), WaitingCalls()
+    step = _user_step(probe, sampler.switch)
+    step()  # the first step also makes what is made once
+    sampler.take()
+    _repeat(step, SHARE * seconds / 2)
+    plain_s = sampler.take()
+    sampler.start()
+    num_steps = _repeat(step, SHARE * seconds / 2)
+    sampler.stop()
+    sampled_s = sampler.take()
+    num_watched = min(num_steps, MOST_WATCHED)
+    with _LongOperators(sampler, probe.assembly.device.type == "cpu") as watched:
+        for _ in range(num_watched):
+            step()
+    calls.start()
+    try:
+        step()
+    finally:
+        calls.stop()
     long_s, python_s, step_s = watched.seconds, sampler.python_s(), sum(plain_s.values())
     shares: dict[str, float] = {}
     lines: list[PythonLine] = []
@@ -143,7 +140,8 @@ def measure_python(probe: Probe, seconds: float) -> tuple[dict[str, float], tupl
         sampler.stop()
         shares["transform"] = sampler.python_s()["transform"] / sampler.total_s
         lines += sampler.largest_lines("transform", MOST_LINES, LEAST_LINE)
-    return shares, tuple(sorted(lines, key=lambda line: -line.share))
+    lines.sort(key=lambda line: -line.share)
+    return {"python": shares, "lines": tuple(lines), "syncs": tuple(calls.noted())}
 
 
 def _repeat(step: Callable[[], object], seconds: float) -> int:
@@ -156,12 +154,15 @@ def _repeat(step: Callable[[], object], seconds: float) -> int:
     return num_steps
 
 
-@contextmanager
-def _user_step(probe: Probe, switch: Callable[[str], None]) -> Generator[Callable[[], None]]:
-    """Yield a function that trains one step, and calls ``switch`` with the name of each part."""
+def _user_step(probe: Probe, switch: Callable[[str], None]) -> Callable[[], None]:
+    """Return a function that trains one step, and calls ``switch`` with the name of each part."""
     assembly, host = probe.assembly, probe.host_batch()
     parts = training_parts(assembly)
     augment = assembly.augmenter(training=True)
+    model: nn.Module = parts.model
+    if not probe.config["compile"]:  # a compiled model has no Python, and would compile the hooks
+        model.register_forward_pre_hook(lambda *_: switch("model"))
+        model.register_forward_hook(lambda *_: switch("objective"))
 
     def step() -> None:
         switch("copy")
@@ -177,16 +178,7 @@ def _user_step(probe: Probe, switch: Callable[[str], None]) -> Generator[Callabl
         parts.precision.step(parts.optimizer, None)
         drop_gradients(parts.optimizer)
 
-    model: nn.Module = parts.model
-    handles: list[Any] = []
-    if not probe.config["compile"]:  # a compiled model has no Python, and would compile the hooks
-        handles.append(model.register_forward_pre_hook(lambda *_: switch("model")))
-        handles.append(model.register_forward_hook(lambda *_: switch("objective")))
-    try:
-        yield step
-    finally:
-        for handle in handles:
-            handle.remove()
+    return step
 
 
 class _LongOperators(TorchFunctionMode):

@@ -18,9 +18,8 @@ from framework.commands.diagnose.measure_parts import Setting
 from framework.commands.diagnose.measure_run import (
     StepTimer,
     Through,
-    measure_python,
+    measure_code,
     measure_run,
-    measure_syncs,
     noted_sizes,
     work_of,
 )
@@ -32,7 +31,8 @@ from tests.parallel.launching import ROOT
 
 def measured(tmp_path, monkeypatch, words=(), **seconds):
     with sleepy_probe(tmp_path, monkeypatch, words, **seconds) as probe:
-        return measure_python(probe, 2.0)
+        known = measure_code(probe, 2.0)
+    return known["python"], known["lines"]
 
 
 @pytest.mark.parametrize("part", ["model", "objective", "augment"])
@@ -103,7 +103,7 @@ def test_a_read_in_the_users_code_is_named_by_file_and_line(slow):
     }
     probe.close()
     probe = setting(*WORDS)._replace(config=config, allowed=("slowloss.",)).probe()
-    syncs = {(sync.line, sync.call): sync for sync in measure_syncs(probe)}
+    syncs = {(sync.line, sync.call): sync for sync in measure_code(probe, 0.1)["syncs"]}
     probe.close()
     words = {"bool()": "if x.max", "item()": ".item()", "index by a mask": '["label"] > 5'}
     lines = SLOW.splitlines()
