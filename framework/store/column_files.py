@@ -23,7 +23,6 @@ from framework.store.foreign import MOST_CLASSES, most_bytes
 MOST_GROUP_BYTES = (1 << 31) - 1  # decoded, so that any column of it is one array of Arrow's
 WRITE_AGAIN = "download, copy or write it again"
 MOST_JSON_BYTES = 1 << 24
-SCAN_ROWS = 1 << 16
 PIECE_ROWS = 4096  # decoded before their bytes are counted
 STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
 
@@ -46,11 +45,6 @@ class Strings(NamedTuple):
     buffer: memoryview
     starts: np.ndarray  # [rows]
     stops: np.ndarray
-
-    def taken(self, rows: np.ndarray) -> list[memoryview]:
-        """Return the strings of some rows, without a copy."""
-        places = zip(self.starts[rows].tolist(), self.stops[rows].tolist(), strict=True)
-        return [self.buffer[start:stop] for start, stop in places]
 
 
 class ColumnValues(NamedTuple):
@@ -128,12 +122,6 @@ class _ParquetFile:
         table.validate(full=True)
         return table
 
-    def batches(self, column: str) -> Iterator[Any]:
-        """Yield a column in pieces."""
-        with self._open(self.metadata) as file:
-            for batch in file.iter_batches(SCAN_ROWS, columns=[column], use_threads=False):
-                yield batch.column(0)
-
 
 @final
 class _ArrowFile:
@@ -164,10 +152,6 @@ class _ArrowFile:
         batch.validate(full=True)
         return library().Table.from_batches([batch])
 
-    def batches(self, column: str) -> Iterator[Any]:
-        for group in range(len(self.rows)):
-            yield from self.read(group, [column]).column(0).chunks
-
 
 @final
 class ColumnFiles:
@@ -193,19 +177,21 @@ class ColumnFiles:
     def readers(self) -> list[_ParquetFile | _ArrowFile]:
         if self._process != os.getpid():  # a lock may be held by a thread of the parent
             self.close()
-        if self._readers is None:
-            self._readers = [self._opened(path) for path in self.paths]
-        return self._readers
-
-    def _opened(self, path: str) -> _ParquetFile | _ArrowFile:
-        self.identities[path] = identify(path, self.identities.get(path))
-        try:
-            return _ArrowFile(path) if path.lower().endswith(".arrow") else _ParquetFile(path)
-        except PermissionError as error:
-            raise unreadable(path, error) from error
-        except _broken() as error:
-            what = f"not a whole Parquet or Arrow file ({words_of(error, 200)})"
-            raise DataError(102, path, what, WRITE_AGAIN) from error
+        if self._readers is not None:
+            return self._readers
+        readers: list[_ParquetFile | _ArrowFile] = []
+        for path in self.paths:
+            self.identities[path] = identify(path, self.identities.get(path))
+            kind = _ArrowFile if path.lower().endswith(".arrow") else _ParquetFile
+            try:
+                readers.append(kind(path))
+            except PermissionError as error:
+                raise unreadable(path, error) from error
+            except _broken() as error:
+                what = f"not a whole Parquet or Arrow file ({words_of(error, 200)})"
+                raise DataError(102, path, what, WRITE_AGAIN) from error
+        self._readers = readers
+        return readers
 
     @cached_property
     def schema(self) -> Any:
@@ -240,8 +226,8 @@ class ColumnFiles:
         counts: dict[Any, int] = {}
         for path, reader in zip(self.paths, self.readers, strict=True):
             try:
-                for part in reader.batches(column):
-                    for item in part.value_counts().to_pylist():
+                for group in range(len(reader.rows)):
+                    for item in reader.read(group, [column]).column(0).value_counts().to_pylist():
                         if item["values"] is not None:
                             counts[item["values"]] = counts.get(item["values"], 0) + item["counts"]
                     if len(counts) > MOST_CLASSES:
@@ -335,7 +321,7 @@ def form_of(kind: Any, is_label: bool) -> str | None:
 
 
 def _row_bytes(kind: Any) -> int:
-    """Return the bytes of a decoded value of a type: 0 if they are not known before."""
+    # Of a decoded value of a type; 0 if they are not known before.
     types = library().types
     kind = _storage_type(kind)
     if types.is_fixed_size_list(kind):

@@ -425,6 +425,13 @@ def checked_kinds(given: Any, group: str = "input") -> dict[str, str]:
     return {str(name): kind for name, kind in given.items()}
 
 
+def check_fields(given: Any, example: str, group: str) -> None:
+    """Check that the option ``fields`` maps fields to names. ConfigError C162."""
+    if not isinstance(given, Mapping) or not given:
+        what, fix = "must map at least one field to a name", f"give '{group}.fields={example}'"
+        raise ConfigError(162, f"{group}.fields = {given}", what, fix)
+
+
 def check_present(names: Iterable[str], fields: Mapping[str, Any], group: str = "input") -> None:
     """Check that there are the fields that ``kinds`` names. ConfigError C179."""
     for name in names:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, final
 
 import numpy as np
@@ -71,7 +71,24 @@ class ParquetStore(RecordStore):
         self._files = column_files.ColumnFiles(_files_of(path, group), cache_mb)
 
     def described(self) -> Manifest:
-        fields = {name: self._field(name) for name in self._columns}
+        fields: dict[str, Field] = {}
+        for name, column in self._columns.items():
+            if column.kind in foreign.OF_STRINGS:
+                fields[name] = foreign.field_of_kind("", column.kind)
+            elif column.form == "rows":
+                fields[name] = self._ragged_field(name, column)
+            elif column.form in ("array", "name"):
+                array = self._group(self._first_group).values[name].values
+                if array.dtype.name not in foreign.DTYPES:
+                    raise self._not_held(column.name, array.dtype)
+                fields[name] = Field(array.dtype.name, array.shape[1:])
+            else:
+                fix = "correct or remove it; if the column does not hold images, add "
+                fix += f"'{self.group}.kinds={{{name}: bytes}}'"
+                where, is_map = f"{self.name(0)}: {column.name}", name in self.label_maps
+                count = int(self._files.firsts[self._first_group + 1])  # others must be decoded
+                read = partial(self._first_value, name)
+                fields[name] = image_field(where, count, read, is_map, fix)
         foreign.check_label_maps(self.label_maps, fields, self.group)
         _, classes, counts = self._labels
         digest = sampled_digest(self._files.paths)
@@ -88,10 +105,7 @@ class ParquetStore(RecordStore):
         given: Any = self.given
         if given is None:
             given = {name: name for name in schema.names}
-        if not isinstance(given, Mapping) or not given:
-            fix = f"give {self.group}.fields={{image: image, label: label}}"
-            what = "must map at least one field to a name"
-            raise ConfigError(162, f"{self.group}.fields = {given}", what, fix)
+        foreign.check_fields(given, "{image: image, label: label}", self.group)
         columns: dict[str, column_files.FieldColumn] = {}
         for field, name in given.items():
             if schema.names.count(name) != 1:
@@ -101,9 +115,7 @@ class ParquetStore(RecordStore):
             form = column_files.form_of(schema.field(name).type, str(field) == LABEL)
             if form is None:
                 raise self._not_held(name, schema.field(name).type)
-            shape = column_files.hugging_face_feature(schema, name).get(
-                "shape"
-            )  # of its ``Array2D``
+            shape = column_files.hugging_face_feature(schema, name).get("shape")  # of ``Array2D``
             if form == "rows" and isinstance(shape, list) and all(type(n) is int for n in shape):
                 form = "array"
             kind = self.kinds.get(str(field), "text" if form == "text" else "")
@@ -168,40 +180,20 @@ class ParquetStore(RecordStore):
             counts[number] = count
         return numbers, classes, counts
 
-    def _field(self, name: str) -> Field:
-        """Return the Field of a column.
+    def _ragged_field(self, name: str, column: column_files.FieldColumn) -> Field:
+        rows: Any = None
+        for group in range(len(self._files.firsts) - 1):
+            rows = self._group(group).values[name].values.values
+            if len(rows):  # the first list that is not empty decides
+                break
+        kind, where = column.kind or foreign.RAGGED, f"{self.path}: column {column.name}"
+        field = foreign.field_of_kind(foreign.of_kind(rows.numpy(), kind, where, self.group), kind)
+        if 0 in field.shape:
+            raise DataError(167, where, "has only empty lists", "leave the column out")
+        return field
 
-        The first row decides the dtype and shape of arrays, and the channels of images.
-        """
-        column = self._columns[name]
-        if column.kind in foreign.OF_STRINGS:
-            return foreign.field_of_kind("", column.kind)
-        if column.form == "rows":  # the first list that is not empty decides
-            rows: Any = None
-            for group in range(len(self._files.firsts) - 1):
-                rows = self._group(group).values[name].values.values
-                if len(rows):
-                    break
-            kind, where = column.kind or foreign.RAGGED, f"{self.path}: column {column.name}"
-            array = foreign.of_kind(rows.numpy(), kind, where, self.group)
-            field = foreign.field_of_kind(array, kind)
-            if 0 in field.shape:
-                raise DataError(167, where, "has only empty lists", "leave the column out")
-            return field
-        if column.form in ("array", "name"):
-            array = self._group(self._first_group).values[name].values
-            if array.dtype.name not in foreign.DTYPES:
-                raise self._not_held(column.name, array.dtype)
-            return Field(array.dtype.name, array.shape[1:])
-        fix = "correct or remove it; if the column does not hold images, add "
-        fix += f"'{self.group}.kinds={{{name}: bytes}}'"
-        count = int(self._files.firsts[self._first_group + 1])  # others would have to be read
-        where, is_map = f"{self.name(0)}: {column.name}", name in self.label_maps
-        return image_field(where, count, lambda row: self._first_value(name, row), is_map, fix)
-
-    def _first_value(self, name: str, index: int = 0) -> Any:
-        """Return the bytes of one of the rows of the first group that has any."""
-        row = np.array([index])
+    def _first_value(self, name: str, index: int) -> Any:
+        row = np.array([index])  # of the first group that has any
         return self._taken(name, self._group(self._first_group).values[name], row, row)[0]
 
     @property
@@ -281,7 +273,8 @@ class ParquetStore(RecordStore):
         if isinstance(lot, np.ndarray):
             return torch.from_numpy(lot[rows])
         if isinstance(lot, column_files.Strings):
-            return lot.taken(rows)
+            spans = zip(lot.starts[rows].tolist(), lot.stops[rows].tolist(), strict=True)
+            return [lot.buffer[start:stop] for start, stop in spans]
         if not len(lot.values):  # empty lists do not tell the size of a row
             row_shape = self.manifest.fields[name].row_shape
             lot = lot._replace(values=lot.values.reshape(0, *row_shape))

@@ -83,10 +83,7 @@ class TarStore(RecordStore):
         given: Any = fields
         self.fields: dict[str, tuple[str, ...]] | None = None
         if given is not None:
-            if not isinstance(given, Mapping) or not given:
-                what = "must map at least one field to a name"
-                fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
-                raise ConfigError(162, f"{group}.fields = {given}", what, fix)
+            foreign.check_fields(given, "{image: jpg, label: cls}", group)
             self.fields = {}
             for field, names in given.items():
                 suffixes = [part.strip().lstrip(".") for part in str(names).lower().split(";")]
