@@ -99,7 +99,9 @@ class HDF5Input(RowInput):
     @cached_property
     def _not_read(self) -> str:
         """What is not read for safety, for a message; "" for nothing."""
-        left = [f"{name} ({why})" for file in self.files for name, why in file.outside.items()]
+        left = [
+            f"{name} ({why})" for file in self.files for name, why in file.listing.outside.items()
+        ]
         return f"; not read: {listed(left)}" if left else ""
 
     @cached_property
@@ -115,7 +117,7 @@ class HDF5Input(RowInput):
                 for field, match in matches.items():
                     columns[field] += [match[name] for name in names]
             if not keys:
-                some = listed(list(self.files[0].nodes)[:10])
+                some = listed(self.files[0].listing.names[:10])
                 what = f"no data set is as input.fields says; the first names: {some}"
                 raise DataError(110, self.where, what + self._not_read, "correct input.fields")
             return _Table(columns, keys, list(range(len(keys) + 1)))

@@ -134,7 +134,21 @@ class OpenHDF5(file_store.OpenFile):
     """
 
     def __init__(self, path: str, file: h5py.File) -> None:
-        super().__init__(file_store.from_json(path, _manifest_text(path, file)))
+        try:
+            text: Any = None
+            if "manifest" in file.attrs:
+                # h5py allocates what the file declares, so compare that with the file first.
+                size = file.attrs.get_id("manifest").get_storage_size()
+                if size > os.path.getsize(path):
+                    raise ValueError(f"a manifest of {size} bytes")
+                text = file.attrs["manifest"]
+        except H5PY_ERRORS as error:
+            what = f"damaged ({words_of(error, 200)})"
+            raise DataError(102, path, what, "pack it again") from error
+        if text is None:
+            what = "is an HDF5 file, but not a Paceline store"
+            raise DataError(103, path, what, hdf5_advice(path))
+        super().__init__(file_store.from_json(path, text))
         self._offsets: dict[str, np.ndarray] = {}  # in rows: where values begin, and the last ends
         num_records = self.manifest.num_records
         part = "crc32"
@@ -182,20 +196,6 @@ class OpenHDF5(file_store.OpenFile):
 
     def crcs(self, indices: Tensor) -> np.ndarray:
         return self._crcs[indices.numpy()]
-
-
-def _manifest_text(path: str, file: h5py.File) -> str:
-    try:
-        if "manifest" in file.attrs:
-            # h5py allocates what the file declares, so compare that with the file first.
-            size = file.attrs.get_id("manifest").get_storage_size()
-            if size > os.path.getsize(path):
-                raise ValueError(f"a manifest of {size} bytes")
-            text = file.attrs["manifest"]
-            return text.decode() if isinstance(text, bytes) else str(text)
-    except H5PY_ERRORS as error:
-        raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
-    raise DataError(103, path, "is an HDF5 file, but not a Paceline store", hdf5_advice(path))
 
 
 def _memory_map(path: str, file: h5py.File, name: str) -> tuple[np.ndarray, int]:
@@ -304,6 +304,14 @@ class Dataset(NamedTuple):
     offset: int | None
 
 
+class Listing(NamedTuple):
+    """What a file holds."""
+
+    datasets: dict[str, Dataset]  # that can be packed
+    names: list[str]  # of all groups and data sets
+    outside: dict[str, str]  # what is not read, and why: links, virtual data sets, large chunks
+
+
 def open_hdf5(path: str) -> h5py.File:
     """Open a file for reading, without locks. DataError D101, D102."""
     check_exists(path)
@@ -369,37 +377,28 @@ class ForeignHDF5:
     def file(self) -> h5py.File:
         return open_hdf5(self.path)
 
-    @cached_property
+    @property
     def datasets(self) -> dict[str, Dataset]:
         """The data sets that can be packed, by name: ``group/dataset``."""
-        return {name: dataset for name, dataset in self.nodes.items() if dataset is not None}
-
-    @property
-    def nodes(self) -> dict[str, Dataset | None]:
-        """All groups and data sets by name; None for those that cannot be packed."""
-        return self._listing[0]
-
-    @property
-    def outside(self) -> dict[str, str]:
-        """What is not read, and why, by name: links, virtual data sets, very large chunks."""
-        return self._listing[1]
+        return self.listing.datasets
 
     @cached_property
-    def _listing(self) -> tuple[dict[str, Dataset | None], dict[str, str]]:
-        nodes: dict[str, Dataset | None] = {}
+    def listing(self) -> "Listing":
+        datasets: dict[str, Dataset] = {}
+        names: list[str] = []
         outside: dict[str, str] = {}
         size = os.path.getsize(self.path)
 
         def visit(name: Any, node: Any) -> None:
             if not isinstance(name, str):  # bytes that are not UTF-8: no command line names them
                 return
-            nodes[name] = None
+            names.append(name)
             if isinstance(node, h5py.Dataset):
                 with suppress(*H5PY_ERRORS):
                     if why := _refusal(node.id, size):
                         outside[name] = why
-                    else:
-                        nodes[name] = _dataset(node.id, size)
+                    elif (dataset := _dataset(node.id, size)) is not None:
+                        datasets[name] = dataset
 
         def visit_link(name: bytes, link: Any) -> None:
             if link.type != h5py.h5l.TYPE_HARD:  # pyright: ignore[reportAttributeAccessIssue]  # the stub lacks it
@@ -410,7 +409,7 @@ class ForeignHDF5:
             self.file.id.links.visit(visit_link, info=True)
         except H5PY_ERRORS as error:
             raise DataError(102, self.path, f"damaged ({words_of(error, 200)})", FIX) from error
-        return nodes, outside
+        return Listing(datasets, names, outside)
 
     def read(self, name: str, start: int, stop: int) -> Any:
         """Return values ``start``..``stop`` of a data set: an array, or a list of bytes, arrays."""

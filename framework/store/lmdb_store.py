@@ -25,7 +25,7 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import LABEL, Field, Manifest, Records
+from framework.contracts.records import LABEL, Field, Records
 from framework.errors import DataError
 from framework.media.header import is_image
 from framework.store import file_store, foreign
@@ -67,15 +67,7 @@ class LMDBStore(file_store.FileStore):
         return indices[torch.from_numpy(crcs != opened.crcs(indices))].tolist()
 
     def _map(self) -> "OpenLMDB":
-        """Map the file. DataError D102, D103 or D105 if it is no intact store."""
-        file, keys, offsets, sizes = values_of(self.path)
-        if keys[-1:] != [MANIFEST_KEY] or any(len(key) != len(MANIFEST_KEY) for key in keys):
-            what = "is an LMDB file, but not a Paceline store"
-            raise DataError(103, self.path, what, lmdb_advice(self.path))
-        last = int(offsets[-1])
-        manifest = file_store.from_json(self.path, bytes(file[last : last + int(sizes[-1])]))
-        firsts = np.frombuffer(b"".join(keys[:-1]), ">i8").astype(np.int64)
-        return OpenLMDB(self.path, manifest, file, firsts, offsets[:-1], sizes[:-1])
+        return OpenLMDB(self.path)
 
 
 @final
@@ -186,23 +178,20 @@ class LMDBWriter(file_store.FileWriter):
 
 @final
 class OpenLMDB(file_store.OpenFile):
-    """The blocks of a mapped file (uint8 [size]). DataError D105 if they do not fit the manifest.
+    """The blocks of a mapped file. DataError D102, D103 or D105 if it is no intact store."""
 
-    A block has the number ``firsts`` of its first record, and lies at ``offsets`` in the file with
-    so many bytes (``sizes``): int64 [blocks] each.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        manifest: Manifest,
-        file: np.ndarray,
-        firsts: np.ndarray,
-        offsets: np.ndarray,
-        sizes: np.ndarray,
-    ) -> None:
+    def __init__(self, path: str) -> None:
+        file, keys, offsets, sizes = values_of(path)
+        if keys[-1:] != [MANIFEST_KEY] or any(len(key) != len(MANIFEST_KEY) for key in keys):
+            what = "is an LMDB file, but not a Paceline store"
+            raise DataError(103, path, what, lmdb_advice(path))
+        last = int(offsets[-1])
+        manifest = file_store.from_json(path, bytes(file[last : last + int(sizes[-1])]))
         super().__init__(manifest)
         self.path = path
+        # Of each block: the number of its first record, where it lies, and its bytes.
+        firsts = np.frombuffer(b"".join(keys[:-1]), ">i8").astype(np.int64)
+        offsets, sizes = offsets[:-1], sizes[:-1]
         if manifest.first_key is None:
             self.fields[KEYS] = file_store.KEY
         count = manifest.num_records
@@ -304,15 +293,6 @@ class Meta(NamedTuple):
     num_values: int
 
 
-class Values(NamedTuple):
-    """The values of a mapped file in the order of their keys."""
-
-    file: np.ndarray  # uint8 [bytes]
-    keys: list[bytes]
-    offsets: np.ndarray  # where each value begins in the file: int64
-    sizes: np.ndarray  # bytes: int64
-
-
 def read_meta(path: str) -> Meta:
     """Read the meta page, and check that the file is as long as the page says.
 
@@ -346,9 +326,10 @@ def read_meta(path: str) -> Meta:
     return Meta(page_bytes, last_page + 1, root, num_values)
 
 
-def values_of(path: str) -> Values:
-    """Map a file and find all its values.
+def values_of(path: str) -> tuple[np.ndarray, list[bytes], np.ndarray, np.ndarray]:
+    """Map a file (uint8 [size]) and find all its values.
 
+    Return the file, their keys in order, where each value begins, and its bytes: int64 [values].
     DataError D101 if the file is missing, D102 if it is damaged or has named databases.
     """
     meta = read_meta(path)
@@ -357,7 +338,19 @@ def values_of(path: str) -> Values:
     keys: list[bytes] = []
     places = [np.empty((2, 0), np.int64)]
     try:
-        for number in _leaf_pages(file, meta):
+        level = [] if meta.root == NO_ROOT else [meta.root]
+        num_seen = 1
+        while level and _page(file, level[0], meta)[10] & BRANCH:
+            headers = [_nodes(_page(file, number, meta), BRANCH)[1] for number in level]
+            level = [
+                number
+                for header in headers
+                for number in (header[:, 0] | header[:, 1] << 16 | header[:, 2] << 32).tolist()
+            ]
+            num_seen += len(level)
+            if num_seen > meta.num_pages:
+                raise ValueError("more pages than the file has")
+        for number in level:  # the leaves, from left to right
             page = _page(file, number, meta)
             starts, header = _nodes(page, LEAF)
             if np.any(header[:, 2] & ~BIG_DATA):
@@ -381,23 +374,7 @@ def values_of(path: str) -> Values:
     except (ValueError, IndexError) as error:
         what = f"its tree is damaged ({error})"
         raise DataError(102, path, what, "pack or write it again") from error
-    return Values(file, keys, offsets, sizes)
-
-
-def _leaf_pages(file: np.ndarray, meta: Meta) -> list[int]:
-    """Return the numbers of the leaves of the tree, from left to right."""
-    level = [] if meta.root == NO_ROOT else [meta.root]
-    num_seen = 1
-    while level and _page(file, level[0], meta)[10] & BRANCH:
-        children: list[int] = []
-        for number in level:
-            _, header = _nodes(_page(file, number, meta), BRANCH)
-            children += (header[:, 0] | header[:, 1] << 16 | header[:, 2] << 32).tolist()
-        level = children
-        num_seen += len(level)
-        if num_seen > meta.num_pages:
-            raise ValueError("more pages than the file has")
-    return level
+    return file, keys, offsets, sizes
 
 
 def _page(file: np.ndarray, number: int, meta: Meta) -> np.ndarray:

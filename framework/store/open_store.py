@@ -74,13 +74,16 @@ class Concatenation(RecordStore):
 
     has_columns = True
 
+    def __init__(self, stores: Sequence[RecordStore] = ()) -> None:
+        self._stores = dict(enumerate(stores))  # those that are open, by number
+
     @property
     @abstractmethod
     def sizes(self) -> Sequence[int]:
         """The number of records of each part."""
 
-    @abstractmethod
-    def part(self, number: int) -> RecordStore: ...
+    def part(self, number: int) -> RecordStore:
+        return self._stores[number]
 
     @cached_property
     def starts(self) -> Tensor:
@@ -103,26 +106,23 @@ class Concatenation(RecordStore):
         return [path for store in self._all for path in store.paths]
 
     def places(self, indices: Tensor) -> contract.Places:
+        names, first_files = self._located
         files = torch.empty_like(indices)
-        starts = {name: torch.empty_like(indices) for name in self._located_fields}
+        starts = {name: torch.empty_like(indices) for name in names}
         for number, places in self._split(indices) if starts else ():
             own = self.part(number).places(indices[places] - self.starts[number])
-            files[places] = own.files + self._first_files[number]
+            files[places] = own.files + first_files[number]
             for name, values in starts.items():
                 values[places] = own.starts[name]
         return contract.Places(files, starts)
 
     @cached_property
-    def _first_files(self) -> list[int]:
-        """The number of the first file of each part."""
-        return [0, *accumulate(len(store.paths) for store in self._all)]
-
-    @cached_property
-    def _located_fields(self) -> list[str]:
-        """The fields whose values all parts locate."""
+    def _located(self) -> tuple[list[str], list[int]]:
+        """The fields whose values all parts locate, and the number of each part's first file."""
         nothing = torch.empty(0, dtype=torch.int64)
         located = [store.places(nothing).starts for store in self._all]
-        return [name for name in self.manifest.fields if all(name in starts for starts in located)]
+        names = [name for name in self.manifest.fields if all(name in starts for starts in located)]
+        return names, [0, *accumulate(len(store.paths) for store in self._all)]
 
     def column(self, name: str) -> Any:
         return joined([store.column(name) for store in self._all])
@@ -146,6 +146,14 @@ class Concatenation(RecordStore):
     def name(self, index: int) -> str:
         store, local = self._at(index)
         return store.name(local)
+
+    def check(self) -> None:
+        for store in self._stores.values():
+            store.check()
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
 
     @property
     def _all(self) -> list[RecordStore]:
@@ -174,8 +182,8 @@ class MixedStore(Concatenation):
         if not stores:
             fix = "give 'data.train={NAME: PATH, NAME: PATH}'"
             raise ConfigError(203, "data.train = {}", "names no store", fix)
+        super().__init__(list(stores.values()))
         self.stores = dict(stores)
-        self._parts = list(stores.values())
         path, *others = self.stores
         first = self.stores[path].manifest
         for other in others:
@@ -192,14 +200,14 @@ class MixedStore(Concatenation):
 
     @property
     def sizes(self) -> list[int]:
-        return [store.manifest.num_records for store in self._parts]
+        return [store.manifest.num_records for store in self.stores.values()]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(note for store in self._parts for note in contract.notes_of(store))
+        return tuple(note for store in self.stores.values() for note in contract.notes_of(store))
 
     def described(self) -> Manifest:
-        manifests = [store.manifest for store in self._parts]
+        manifests = [store.manifest for store in self.stores.values()]
         source = ", ".join(
             f"{name}: {store.manifest.source}" for name, store in self.stores.items()
         )
@@ -213,17 +221,6 @@ class MixedStore(Concatenation):
         fields, classes = manifests[0].fields, manifests[0].classes
         return Manifest(sum(self.sizes), fields, classes, totals, source=source, digest=digest)
 
-    def part(self, number: int) -> RecordStore:
-        return self._parts[number]
-
-    def check(self) -> None:
-        for store in self._parts:
-            store.check()
-
-    def close(self) -> None:
-        for store in self._parts:
-            store.close()
-
 
 @final
 class ShardedStore(Concatenation):
@@ -233,69 +230,56 @@ class ShardedStore(Concatenation):
     """
 
     def __init__(self, path: str, open_file: Callable[[str], RecordStore]) -> None:
+        super().__init__()
         self.path = path
         self._open_file = open_file
         self._identity: Identity | None = None
-        self._stores: dict[int, RecordStore] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stores": {}}
 
     def described(self) -> Manifest:
-        manifest = self._read_manifest()
-        self._check_files(manifest)
-        return manifest
-
-    @property
-    def sizes(self) -> list[int]:
-        return [shard.num_records for shard in self.manifest.shards]
-
-    @property
-    def first(self) -> RecordStore:
-        """The store in the first file."""
-        return self.part(0)
-
-    def check(self) -> None:
-        if self._identity is not None:
-            identify(os.path.join(self.path, MANIFEST), self._identity)
-        for store in self._stores.values():
-            store.check()
-
-    def close(self) -> None:
-        for store in self._stores.values():
-            store.close()
-        self._stores = {}
-
-    def _read_manifest(self) -> Manifest:
         path = os.path.join(self.path, MANIFEST)
         try:
             names = os.listdir(self.path)
             if MANIFEST in names:
                 self._identity = identify(path)
                 with open(path, "rb") as file:
-                    return from_json(self.path, file.read())
+                    manifest = from_json(self.path, file.read())
+                self._check_files(manifest)
+                return manifest
         except OSError as error:
             raise unreadable(self.path, error) from error
         if foreign.IN_FOLDER in names:
-            what = "is an LMDB folder, but not a Paceline store"
             from framework.store.lmdb_store import lmdb_advice  # noqa: PLC0415
 
+            what = "is an LMDB folder, but not a Paceline store"
             raise DataError(103, self.path, what, lmdb_advice(self.path))
         foreign.refuse_other(self.path, "hdf5")
         fix = "give a store made by 'paceline pack', or choose data=folder for image files"
         raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
 
+    @property
+    def sizes(self) -> list[int]:
+        return [shard.num_records for shard in self.manifest.shards]
+
+    def check(self) -> None:
+        if self._identity is not None:
+            identify(os.path.join(self.path, MANIFEST), self._identity)
+        super().check()
+
+    def close(self) -> None:
+        super().close()
+        self._stores = {}
+
     def _check_files(self, manifest: Manifest) -> None:
-        """Check the names and sizes of the files, and report all that is wrong at once."""
+        # Report all that is wrong with names and sizes at once.
         sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
         if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
             what = "its manifest names files outside the directory"
             raise DataError(104, self.path, what, "pack it again")
-        try:
-            entries = [entry for entry in os.scandir(self.path) if entry.is_file()]
-            present = {entry.name: entry.stat().st_size for entry in entries}
-        except OSError as error:
-            raise unreadable(self.path, error) from error
+        entries = [entry for entry in os.scandir(self.path) if entry.is_file()]
+        present = {entry.name: entry.stat().st_size for entry in entries}
         present.pop(MANIFEST, None)
         wrong = [f"{name} is missing" for name in sizes if name not in present]
         for name, size in sizes.items():

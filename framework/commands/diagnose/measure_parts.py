@@ -410,7 +410,7 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
     for name, given in val_sets(config["data"]).items():
         targets[split_of(name)] = (str(given), free_target(str(given)))
     num_records = store.manifest.num_records
-    first = store.first if isinstance(store, open_store.ShardedStore) else store
+    first = store.part(0) if isinstance(store, open_store.ShardedStore) else store
     form = FORMS.get(type(first), "other")
     indices = spread(num_records, min(NUM_SAMPLES, num_records))
     files = list(filter(os.path.isfile, open_store.files_of(path)))
