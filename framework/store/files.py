@@ -45,7 +45,7 @@ def identify(path: str, before: Identity | None = None) -> Identity:
     except PermissionError as error:
         raise unreadable(path, error) from error
     except OSError as error:
-        raise _missing(path) from error
+        raise missing(path) from error
     now = (status.st_ino, status.st_size, status.st_mtime_ns)
     if before is not None and now != before:
         fix = "start again; pack under another name next time"
@@ -76,7 +76,8 @@ def sampled_digest(paths: Sequence[str], names: Iterable[str] = ()) -> str:
 
 def read_head(path: str, num_bytes: int) -> bytes:
     """Return the first bytes of a regular file. DataError D101."""
-    check_exists(path)
+    if not os.path.isfile(path):
+        raise missing(path)
     try:
         with open(path, "rb") as file:
             return file.read(num_bytes)
@@ -84,10 +85,14 @@ def read_head(path: str, num_bytes: int) -> bytes:
         raise unreadable(path, error) from error
 
 
-def check_exists(path: str) -> None:
-    """Raise DataError D101 if ``path`` is no regular file."""
-    if not os.path.isfile(path):
-        raise _missing(path)
+def missing(path: str) -> DataError:
+    """Return the error D101 for a path that is no regular file, with the closest name."""
+    folder, name = os.path.split(path)
+    what = "no such file"
+    with suppress(OSError):
+        for close in get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7):
+            what += f" (did you mean '{os.path.join(folder, close)}'?)"
+    return DataError(101, path, what, "correct the path; 'paceline pack' makes a store")
 
 
 def unreadable(path: str, error: Exception) -> DataError:
@@ -95,15 +100,6 @@ def unreadable(path: str, error: Exception) -> DataError:
     words = error.strerror if isinstance(error, OSError) else error
     fix = "give read permission, or correct or remove it"
     return DataError(101, path, f"cannot be read ({words})", fix)
-
-
-def _missing(path: str) -> DataError:
-    folder, name = os.path.split(path)
-    what = "no such file"
-    with suppress(OSError):
-        for close in get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7):
-            what += f" (did you mean '{os.path.join(folder, close)}'?)"
-    return DataError(101, path, what, "correct the path; 'paceline pack' makes a store")
 
 
 class Walked(NamedTuple):
@@ -341,8 +337,7 @@ def ask_item_files(source: RecordInput, items: range) -> None:
 class DiskReads:
     """Knows whether this process has read files from a disk lately."""
 
-    def __init__(self) -> None:
-        self._blocks = 0
+    _blocks = 0
 
     def were_made(self, num_files: int) -> bool:
         """Return whether ``num_files``, all that were read since last time, came from a disk.

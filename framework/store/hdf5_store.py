@@ -26,7 +26,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Records
 from framework.errors import DataError, words_of
 from framework.store import file_store, foreign
-from framework.store.files import check_exists, unreadable
+from framework.store.files import missing, unreadable
 
 # HDF5 places datasets of at least so many bytes at multiples of so many bytes: pages of the map.
 ALIGNMENT = 4096
@@ -314,7 +314,8 @@ class Listing(NamedTuple):
 
 def open_hdf5(path: str) -> h5py.File:
     """Open a file for reading, without locks. DataError D101, D102."""
-    check_exists(path)
+    if not os.path.isfile(path):
+        raise missing(path)
     try:
         return h5py.File(path, "r", locking=False, rdcc_nbytes=CACHE_BYTES)
     except PermissionError as error:
