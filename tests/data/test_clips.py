@@ -32,8 +32,7 @@ from framework.transform.sound_window import SoundWindow
 from framework.transform.video_window import VideoWindow
 from tests.conftest import make_context, write_store
 from tests.contract.cases import WAYS, jpeg, micros
-from tests.media.test_sound_file import sound
-from tests.media.test_video_file import numbers_of
+from tests.media.test_sound_video import numbers_of, sound
 from tests.pack.test_preparation import packed, pixels_of
 
 SOURCES = {"x.h5": hdf5_source, "x.lmdb": lmdb_source}

@@ -35,7 +35,7 @@ from tests.faults.guard import answered, guarded
 from tests.faults.hostile import BOX, CANARY, outside
 from tests.faults.lanes import Row, repeat
 from tests.faults.mutated import annotations
-from tests.media.test_sound_file import sound
+from tests.media.test_sound_video import sound
 from tests.store import test_hdf5_store as plants
 
 WAIT_S = 60.0  # a machine may be busy; a hang that works is found after LIMIT_S

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.contract.cases import pixels
 from tests.media import test_golden_pixels as golden
 from tests.media.test_golden_pixels import saved
-from tests.media.test_jpeg import encoded
+from tests.media.test_scale import encoded
 
 ADAM7 = (
     (0, 0, 8, 8),

@@ -28,7 +28,7 @@ from tests.faults import (
 )
 from tests.faults.guard import guarded
 from tests.faults.lanes import repeat
-from tests.media.test_sound_file import sound
+from tests.media.test_sound_video import sound
 
 SEED = 7
 

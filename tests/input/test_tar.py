@@ -8,7 +8,7 @@ import pytest
 from framework.errors import ConfigError, DataError
 from framework.input.tar import TarInput
 from tests.contract.cases import jpeg
-from tests.store.test_values import npy
+from tests.store.test_foreign import npy
 
 PAIR = [("a/1.jpg", jpeg(1)), ("a/1.cls", b"2\n"), ("a/2.JPEG", jpeg(2)), ("a/2.cls", b"0")]
 

@@ -25,7 +25,7 @@ from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels
 from tests.media.test_golden_pixels import ACCEPTED, DEEP, saved
-from tests.media.test_video_file import numbers_of, video
+from tests.media.test_sound_video import numbers_of, video
 
 WRITERS = {"x.h5": HDF5Writer, "y.h5": HDF5Writer, "x.lmdb": LMDBWriter}
 COUNTS = (5, 12, 8)

@@ -1,5 +1,3 @@
-"""Stores opened by their content, and stores of several files or stores."""
-
 import hashlib
 import os
 import pickle
@@ -8,18 +6,28 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.contracts.records import Field, Manifest, Shard
+from framework.contracts.records import Chunk, Field, Manifest, Shard
 from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
 from framework.errors import ConfigError, DataError
 from framework.store.file_store import content_crcs, digest, to_json
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
-from framework.store.open_store import MixedStore, ShardedStore, open_file, open_records, open_store
+from framework.store.open_store import (
+    ChunkStore,
+    ItemStore,
+    MixedStore,
+    ShardedStore,
+    open_file,
+    open_records,
+    open_store,
+)
 from framework.store.parquet_store import ParquetStore
 from framework.store.tar_store import TarStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
@@ -184,3 +192,78 @@ def test_no_store_or_other_fields_or_classes_are_refused():
     write_store("b.h5", {**records, "label": records["label"].astype("int32")}, fields)
     with pytest.raises(ConfigError, match=r"C203.*\{one, two\}: they differ in the fields label"):
         MixedStore({"one": HDF5Store("a.h5"), "two": HDF5Store("b.h5")})
+
+
+ITEM_FIELDS = {
+    "image": Field("uint8", (1, None, None), "image"),
+    "wave": Field("float32", (None, 2)),
+    "y": Field("int64", ()),
+}
+MANIFEST = Manifest(3, ITEM_FIELDS)
+
+
+class Items:
+    """An input of a record per item."""
+
+    manifest = MANIFEST
+
+    def read(self, start, stop):
+        numbers = range(start, stop)
+        waves = [np.full((n, 2), n, np.float32) for n in numbers]
+        images = [bytes([n]) for n in numbers]
+        return Chunk(
+            {"image": images, "wave": waves, "y": np.arange(start, stop)}, [str(n) for n in numbers]
+        )
+
+    def name(self, index):
+        return f"item {index}"
+
+
+def stores():
+    whole = Items().read(2, 6)
+    yield ChunkStore(whole, MANIFEST, lambda index: f"item {index + 2}")
+    yield ItemStore(Items(), 2, ["2", "3", "4", "5"], MANIFEST)
+
+
+def test_both_give_the_records_asked_for_in_their_order():
+    for store in stores():
+        for wanted in ([0, 1, 2, 3], [3, 0, 0]):
+            records = store.read(torch.tensor(wanted))
+            numbers = [index + 2 for index in wanted]
+            assert [data[0] for data in records["image"]] == numbers
+            assert records["wave"].lengths.tolist() == numbers
+            assert records["wave"].values.shape == (sum(numbers), 2)
+            assert records["y"].tolist() == numbers
+        assert store.name(1) == "item 3"
+        assert store.key(1) == "3"
+        assert store.manifest.num_records == 4
+
+
+MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
+
+
+@pytest.mark.parametrize(("suffix", "verify"), [("h5", "off"), ("lmdb", "always")])
+def test_batches_are_those_of_the_file(suffix, verify):
+    path = write_store(f"x.{suffix}", make_records(500))
+    options = {"batch_size": 64, "verify": verify}
+    alone, resident = (
+        MAKE[suffix](path, stage, context=make_context(**options)) for stage in ("none", "device")
+    )
+    assert [micros(resident, epoch) for epoch in range(2)] == [
+        micros(alone, epoch) for epoch in range(2)
+    ]
+    alone.close()
+    resident.close()
+
+
+def test_encoded_images_are_refused():
+    path, _ = write_case("hdf5_images", 5)
+    with pytest.raises(ConfigError, match=r"C171.*\['image'\] is encoded.*pack\.encode=raw"):
+        hdf5_source(path, "device", context=make_context())
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_workers_are_refused(kind):
+    path = write_store("x.h5", make_records(9))
+    with pytest.raises(ConfigError, match=r"C171.*workers\.num = 2.*leave workers\.num out"):
+        hdf5_source(path, "device", context=make_context(num_workers=2, worker_kind=kind))
