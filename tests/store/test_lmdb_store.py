@@ -136,14 +136,14 @@ def test_a_field_is_read_for_all_records_and_pixels_are_viewed():
 @pytest.mark.parametrize("change", [lambda v: v[:-1], lambda v: v + b"x", lambda _: b""])
 def test_a_block_of_another_size_is_named(change):
     path, _ = write()
-    put(path, {_key(7): change(values_of(path)[_key(7)])})
+    put(path, {_key(7): change(dict(_library(path))[_key(7)])})
     with pytest.raises(DataError, match=r"D105.*x\.lmdb"):
         _ = LMDBStore(path).manifest
 
 
 def test_blocks_in_each_others_place_are_found():
     path, _ = write()
-    values = values_of(path)
+    values = dict(_library(path))
     put(path, {_key(7): values[_key(14)], _key(14): values[_key(7)]})
     store = LMDBStore(path)
     every = torch.arange(COUNT)
