@@ -335,8 +335,8 @@ class Tally:
             name: torch.cat([part.sums[name] for part in parts if name in part.sums])
             for name in names
         }
-        counts = torch.cat([nothing, *(part.counts for part in parts)])
-        return Columns(counts, torch.cat([nothing, *(part.losses for part in parts)]), joined)
+        all_counts = torch.cat([nothing, *(part.counts for part in parts)])
+        return Columns(all_counts, torch.cat([nothing, *(part.losses for part in parts)]), joined)
 
     def first_bad(self) -> PassPlace | None:
         """Return the place of this rank's first loss that is not finite. Reads the device once."""

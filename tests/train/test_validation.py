@@ -15,7 +15,7 @@ from framework.objective.restore import Restore
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.train.checkpoint import Saved
-from framework.train.parts import evaluate, is_better
+from framework.train.parts import GivenOutputs, OutputRecorder, evaluate, is_better, record_losses
 from framework.train.watching import Goal
 from tests.fakes import (
     CPU,
@@ -226,3 +226,39 @@ def test_a_metric_that_no_validation_has_is_refused_with_the_names():
     trainer = make_trainer(val=FakeLoader(make_data(6), 4), best=Goal("f1", True))
     with pytest.raises(ConfigError, match=r"C331\]: best\.metric = f1: .*; use loss, accuracy$"):
         trainer.fit()
+
+
+class Net(nn.Module):
+    name = "net"
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x.flatten(1))
+
+
+def batch_of(count):
+    images = torch.rand(count, 1, 2, 2)
+    return {"index": torch.arange(count), "image": images, "label": torch.arange(count) % 3}
+
+
+def test_the_losses_of_records_have_the_mean_of_the_batch():
+    net, batch = Net().eval(), batch_of(5)
+    recorder = OutputRecorder(net).eval()
+    objective = Classify("image", "label", 0.0, tta="mirror_translate")
+    loss = objective(recorder, batch).loss
+    calls = net.calls
+    losses = record_losses(objective, recorder.outputs, batch)
+    assert torch.allclose(losses.mean(), loss.double(), atol=1e-6)
+    assert net.calls == calls  # the model did not run again
+
+
+def test_a_replay_cuts_what_has_a_row_per_record():
+    output = (torch.arange(6).view(3, 2), torch.tensor(7.0))
+    rows, scalar = GivenOutputs([output], 3, record=1)()
+    assert rows.tolist() == [[2, 3]]
+    assert scalar == 7

@@ -1,19 +1,232 @@
+"""What sinks share: numbers, pictures and measurements, and events for a tracking server."""
+
 import errno
 import json
 import os
 import threading
 import time
+from dataclasses import replace
 
 import cv2
 import pytest
 import torch
 
+from framework.contracts.loader import LoaderStats
+from framework.contracts.span import RankReport, RankSpan
 from framework.contracts.training import Report, RunContext
+from framework.errors import DataError, ResourceError
 from framework.sink import base
-from framework.sink.base import MOST_EVENTS, Outbox, TrackedSink, inside, read_config
+from framework.sink.base import (
+    MOST_EVENTS,
+    MeasuredSink,
+    Outbox,
+    TolerantSink,
+    TrackedSink,
+    inside,
+    learned_values,
+    measured_values,
+    read_config,
+    sample_pictures,
+    write_picture,
+)
+from framework.sink.tensorboard import TensorBoardSink
 from framework.system import run_dir
+from tests.fakes import FakeSink, span
 from tests.saved_runs import write_signed
 from tests.small_disk import small_disk
+
+
+def measured_report(split="train", **more):
+    spans = {"wait": span(0.5, 0.25)}
+    return Report(split, 1, 1, {"loss": 1.0}, 9.0, spans, 0.1, skipped=2, **more)
+
+
+def test_what_is_learned_are_means_and_rate_of_the_split():
+    assert learned_values(measured_report()) == {"loss/train": 1.0, "lr/train": 0.1}
+    assert learned_values(measured_report("val.clean")) == {"loss/val.clean": 1.0}
+
+
+def test_what_is_measured_belongs_to_training():
+    more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}}
+    values = measured_values(measured_report(**more, epoch_left=64, left_s=9.5))
+    assert values["span/wait_s"] == measured_report().spans["wait"].mean_s
+    del values["span/wait_s"], values["span_p50/wait_s"], values["span_p90/wait_s"]
+    assert values == {
+        "records_per_s/train": 9.0,
+        "stage/read_s": 0.5,
+        "stage/ready": 1.5,
+        "usage/cpu_cores": 2.0,
+        "usage/skipped_steps": 2,
+        "time_left/epoch_records": 64,
+        "time_left/run_s": 9.5,
+    }
+    assert all(tag > "loss" for tag in values)  # TensorBoard unfolds only the first two groups
+    assert measured_values(measured_report("val")) == {"records_per_s/val": 9.0}
+
+
+def test_the_quickest_and_the_slowest_rank_have_curves():
+    ranks = RankReport(4, {"wait": RankSpan(0.1, 0.2, 0.3, 2)})
+    values = measured_values(replace(measured_report(), ranks=ranks))
+    assert values["span_ranks/wait_min_s"] == 0.1
+    assert values["span_ranks/wait_max_s"] == 0.3
+
+
+FIELDS = {
+    "index": torch.arange(5),
+    "image": torch.arange(5, dtype=torch.uint8).reshape(5, 1, 1, 1).expand(5, 3, 4, 6) * 10,
+    "../mask": torch.zeros(5, 1, 4, 6, dtype=torch.uint8),
+    "many": torch.zeros(5, 5, 4, 6, dtype=torch.uint8),
+    "float": torch.zeros(5, 3, 4, 6),
+}
+
+
+def test_only_fields_of_images_are_pictures():
+    pictures = sample_pictures(FIELDS, 2)
+    assert {name: len(images) for name, images in pictures.items()} == {"image": 2, "../mask": 2}
+
+
+def test_a_picture_shows_the_records_row_by_row(tmp_path):
+    write_picture(tmp_path / "image.png", FIELDS["image"])
+    picture = cv2.imread(str(tmp_path / "image.png"))
+    assert picture.shape == (2 * 4, 3 * 6, 3)
+    corners = picture[::4, ::6, 0].flatten().tolist()
+    assert corners == [0, 10, 20, 30, 40, 0]
+
+
+def report(step, split="train"):
+    return Report(split, step, 1, {"loss": 0.5}, 100.0)
+
+
+def measured(sinks, *stats, usage=dict, start_step=0):
+    """Return a sink whose loader gives these ``stats``, one after the other."""
+    said = iter(stats)
+    return MeasuredSink(sinks, lambda: next(said), usage, start_step)
+
+
+def test_a_training_report_says_what_reading_took_per_step():
+    inner = FakeSink()
+    sink = measured([inner], LoaderStats({"read": 4.0, "decode": 8.0}, 1.5, 2), start_step=6)
+    sink.write(report(10))
+    assert inner.reports[0].stages_s == {"read": 1.0, "decode": 2.0}
+    assert inner.reports[0].ready == 1.5
+    assert (inner.reports[0].step, inner.reports[0].means) == (10, {"loss": 0.5})
+
+
+def test_stages_are_summed_up_over_the_run():
+    sink = measured(
+        [], LoaderStats({"read": 4.0}, 1.0, 2), LoaderStats({"read": 1.0, "collate": 2.0}, 2.0, 2)
+    )
+    sink.write(report(3))
+    sink.write(report(4))
+    assert sink.stages_s == {"read": 5.0, "collate": 2.0}
+    assert (sink.ready, sink.depth) == ((3 * 1.0 + 1 * 2.0) / 4, 2)
+
+
+def test_a_validation_report_goes_by_as_it_is_and_asks_nobody():
+    inner = FakeSink()
+    measured([inner], usage=None).write(report(3, "val"))
+    assert inner.reports == [report(3, "val")]
+
+
+def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
+    said = iter(
+        [
+            {"cpu_cores": 4.0, "peak_rss_bytes": 7.0},
+            {"cpu_cores": 1.0, "peak_rss_bytes": 9.0, "gpu_busy_share": 0.5},
+        ]
+    )
+    sink = measured([], LoaderStats({}, None, 0), usage=lambda: next(said))
+    now[0] = 101.0
+    sink.write(report(1))
+    now[0] = 104.0
+    assert sink.usage() == {
+        "cpu_cores": (1 * 4.0 + 3 * 1.0) / 4,
+        "gpu_busy_share": 0.5,
+        "peak_rss_bytes": 9.0,
+    }
+
+
+def test_shares_of_what_batches_held_are_reported_and_summed_up():
+    inner = FakeSink()
+    stats = [LoaderStats({}, None, 0, {"padding": counts}) for counts in ((1.0, 4.0), (0.0, 6.0))]
+    sink = measured([inner], *stats, LoaderStats({}, None, 0, {"padding": (0.0, 0.0)}))
+    for step in (1, 2, 3):
+        sink.write(report(step))
+    assert [made.content for made in inner.reports] == [{"padding": 0.25}, {"padding": 0.0}, {}]
+    assert sink.content == {"padding": 0.1}
+
+
+class Failing(FakeSink):
+    """A sink whose every method fails."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def write(self, report=None):
+        raise self.error
+
+    flush = close = write
+
+
+def unwritable():
+    error = ResourceError(101, "a.csv", "cannot write", "free space")
+    error.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
+        (OSError("gone"), "gone"),
+        (unwritable(), "No space left on device"),
+    ],
+)
+def test_a_sink_that_cannot_write_is_said_once(error, why):
+    warned = []
+    sink = TolerantSink(Failing(error), warned.append)
+    sink.write(report(1))
+    sink.flush()
+    sink.close()
+    what = f"Failing cannot write: {why}"
+    assert warned == [f"warning: {what}; training continues without it"]
+
+
+def test_another_error_ends_the_run():
+    with pytest.raises(DataError):
+        TolerantSink(Failing(DataError(1, "a", "b", "c")), print).write(report(1))
+
+
+def test_a_sink_that_works_gets_everything():
+    inner = FakeSink()
+    sink = TolerantSink(inner, print)
+    sink.write(report(1))
+    sink.flush()
+    sink.close()
+    assert (inner.reports, inner.flushed, inner.closed) == ([report(1)], [1], True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_tensorboard_may_close_after_a_full_disk(tmp_path):
+    warned = []
+    sink = TolerantSink(TensorBoardSink(0, run=RunContext(tmp_path, 10, 1)), warned.append)
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    with small_disk(events.stat().st_size + 5):
+        sink.write(report(1))
+        end = time.monotonic() + 20.0
+        while not warned and time.monotonic() < end:  # until the thread of TensorBoard fails
+            sink.flush()
+            time.sleep(0.01)
+    sink.write(report(2))
+    sink.flush()
+    sink.close()
+    assert warned == [
+        "warning: TensorBoardSink cannot write: File too large; training continues without it"
+    ]
+
 
 SAMPLE = {"image": torch.zeros(2, 1, 4, 4, dtype=torch.uint8)}
 
@@ -36,7 +249,7 @@ class Notebook:
 
 
 def fill(folder, *steps):
-    """Fill an outbox with a report at each step."""
+    """Fill an outbox with a learned_report at each step."""
     box = Outbox(folder, "mlflow")
     for step in steps:
         box.append({"report": "train", "step": step})
@@ -106,7 +319,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_event(tmp_path):
     box.close()
 
 
-def report(step):
+def learned_report(step):
     return Report("train", step, 1, {"loss": 1.0}, 9.0, learning_rate=0.5)
 
 
@@ -125,7 +338,7 @@ def log(folder, *steps, start_step=0, checkpoints=True, error=None, ended=False)
     run = RunContext(folder, 4, 1, start_step, SAMPLE, has_ended=lambda: ended)
     sink = open_sink(run, checkpoints=checkpoints)
     for step in steps:
-        sink.write(report(step))
+        sink.write(learned_report(step))
     try:
         if error:
             raise error
@@ -199,7 +412,7 @@ def deliver(folder, tracker, *steps, wait_for=lambda said: True, **settings):
     said = []
     sink = open_sink(RunContext(folder, 4, 1, say=said.append), tracker=tracker, **settings)
     for step in steps:
-        sink.write(report(step))
+        sink.write(learned_report(step))
     while not wait_for(said):
         time.sleep(0.001)
     sink.close()
