@@ -140,12 +140,6 @@ def refuse_colors(data: Any, where: str, max_pixels: int = MAX_PIXELS) -> None:
         raise DataError(122, where, "an image in color, but a sample of the others is gray", fix)
 
 
-def image_suffix(data: bytes) -> str:
-    """Return the usual file ending of an image. Raises BadImage."""
-    name = read_header(data).format
-    return {"jpeg": ".jpg", "tiff": ".tif"}.get(name, f".{name}")
-
-
 def encode_png(image: np.ndarray) -> bytes:
     """Return uint8 or uint16 [C, H, W] as a PNG file. C is 1 or 3."""
     return cv2.imencode(".png", image.transpose(1, 2, 0)[:, :, ::-1])[1].tobytes()  # OpenCV's order

@@ -56,8 +56,7 @@ def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarr
     if image.shape[:2] == size:
         return image
     out = np.empty((*size, image.shape[2]), np.uint8)
-    if not _scaled_in_c(image, ANTIALIASED if antialias else LINEAR, 0, out, True):
-        out[:] = _scaled(image, size, antialias)
+    scale_into(image, antialias, 0, out, interleaved=True)
     return out
 
 
@@ -82,16 +81,34 @@ def scale_into(
     ``flip`` is as ``Transform.windows`` returns it, and ``out`` uint8 [C, h, w] or, if
     ``interleaved``, [h, w, C].
     """
-    how = ANTIALIASED if antialias else LINEAR
-    if _scaled_in_c(pixels, NEAREST if labels else how, flip, out, interleaved):
-        return
+    size = out.shape[:2] if interleaved else out.shape[1:]
+    scale_jobs, channels = find("paceline_scale_windows"), pixels.shape[2]
+    if scale_jobs is not None and channels in (1, 3):
+        # The channels of a pixel, or the pixels of a row, have to be neighbors.
+        if pixels.strides[1] != 1 and pixels.strides[1:] != (channels, 1):
+            pixels = np.ascontiguousarray(pixels)
+        height, width = pixels.shape[:2]
+        how = ANTIALIASED if antialias else LINEAR
+        if labels:
+            how = NEAREST
+        job = JOB(pixels.ctypes.data, 0, 0, height, width, flip, out.ctypes.data, *size)
+        layout = LAYOUT(height, width, *pixels.strides)
+        if not scale_jobs(job, 1, layout, _scaling([out], how, interleaved)):
+            return
     if flip & TURNED:
         pixels = pixels.swapaxes(0, 1)
-    size = out.shape[:2] if interleaved else out.shape[1:]
+    image = np.ascontiguousarray(pixels)
+    # Without the compiled functions: at most 1 level away from theirs.
     if labels:
         image = scale_labels(pixels.transpose(2, 0, 1), size).transpose(1, 2, 0)
-    else:
-        image = _scaled(pixels, size, antialias)
+    elif antialias and not (size[0] >= image.shape[0] and size[1] >= image.shape[1]):
+        # With these strides torch sees a channels-last tensor and takes its fastest kernel.
+        batch = torch.from_numpy(image).unsqueeze(0).permute(0, 3, 1, 2)
+        scaled = interpolate(batch, size, mode="bilinear", antialias=True)[0]
+        image = scaled.permute(1, 2, 0).numpy()
+    elif image.shape[:2] != size:
+        image = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+        image = image.reshape(*size, channels)
     rows, columns = (-1 if flip & code else 1 for code in (UPSIDE_DOWN, MIRRORED))
     image = image[::rows, ::columns]
     out[:] = image if interleaved else image.transpose(2, 0, 1)
@@ -160,36 +177,6 @@ def _addresses(arrays: Any) -> Any:
         address = ctypes.addressof(_buffer_of(arrays))
         return np.arange(address, address + len(arrays) * arrays.strides[0], arrays.strides[0])
     return [array.ctypes.data for array in arrays]
-
-
-def _scaled_in_c(
-    pixels: np.ndarray, how: int, flip: int, out: np.ndarray, interleaved: bool
-) -> bool:
-    scale_jobs = find("paceline_scale_windows")
-    if scale_jobs is None or pixels.shape[2] not in (1, 3):
-        return False
-    # The channels of a pixel, or the pixels of a row, have to be neighbors.
-    if pixels.strides[1] != 1 and pixels.strides[1:] != (pixels.shape[2], 1):
-        pixels = np.ascontiguousarray(pixels)
-    height, width = pixels.shape[:2]
-    out_size = out.shape[:2] if interleaved else out.shape[1:]
-    job = JOB(pixels.ctypes.data, 0, 0, height, width, flip, out.ctypes.data, *out_size)
-    layout = LAYOUT(height, width, *pixels.strides)
-    return not scale_jobs(job, 1, layout, _scaling([out], how, interleaved))
-
-
-def _scaled(image: np.ndarray, size: tuple[int, ...], antialias: bool) -> np.ndarray:
-    """Return an image scaled without the compiled functions: at most 1 level away from theirs."""
-    if image.shape[:2] == size:
-        return image
-    image = np.ascontiguousarray(image)
-    if antialias and not (size[0] >= image.shape[0] and size[1] >= image.shape[1]):
-        # With these strides torch sees a channels-last tensor and takes its fastest kernel.
-        batch = torch.from_numpy(image).unsqueeze(0).permute(0, 3, 1, 2)
-        scaled = interpolate(batch, size, mode="bilinear", antialias=True)[0]
-        return scaled.permute(1, 2, 0).numpy()
-    scaled = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
-    return scaled.reshape(*size, image.shape[2])
 
 
 def read_headers(files: Sequence[Any], most_channels: int = 255) -> np.ndarray:

@@ -221,7 +221,7 @@ class ColumnFiles:
         file = int(np.searchsorted(self._file_firsts, index, side="right")) - 1
         return self.paths[file], index - int(self._file_firsts[file])
 
-    def tally(self, column: str) -> dict[Any, int]:
+    def value_counts(self, column: str) -> dict[Any, int]:
         """Return how often each value of a column occurs; {} if there are too many."""
         counts: dict[Any, int] = {}
         for path, reader in zip(self.paths, self.readers, strict=True):

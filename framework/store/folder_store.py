@@ -13,8 +13,8 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, Records, RecordStore
 from framework.errors import DataError
-from framework.media.decode import encode_png, image_suffix, shared_channels
-from framework.media.header import BadImage
+from framework.media.decode import encode_png, shared_channels
+from framework.media.header import BadImage, read_header
 from framework.media.sound_video import SOUNDS
 from framework.store.files import Walked, read_files, sampled_digest, unreadable, walk
 from framework.store.foreign import refuse_other
@@ -123,7 +123,9 @@ class FolderWriter:
             if self._interleaved:
                 image = image.transpose(2, 0, 1)  # noqa: PLW2901
             data = encode_png(image) if isinstance(image, np.ndarray) else bytes(image)
-            (folder / f"{self._row:09d}{image_suffix(data)}").write_bytes(data)
+            form = read_header(data).format
+            suffix = {"jpeg": "jpg", "tiff": "tif"}.get(form, form)
+            (folder / f"{self._row:09d}.{suffix}").write_bytes(data)
             self._row += 1
 
     def close(self, manifest: Manifest) -> None:

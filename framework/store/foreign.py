@@ -118,11 +118,27 @@ def format_of(path: str) -> Format | None:
 def refuse_other(path: str, choice: str) -> None:
     """Raise DataError D103, which names the right choice, for a format that ``choice`` cannot read.
 
-    A path without a format that is known passes.
+    That may be a command that packs the file. A path without a format that is known passes.
     """
     present = format_of(path)
     if present is None and os.path.isfile(path):
-        _refuse_input(path)
+        head = read_head(path, len(NPY))
+        name = os.path.basename(path).lower()
+        what, words = "", [f"input.path={path}"]
+        if head.startswith(NPY) or name.endswith(".npz"):
+            what, words = "a .npy or .npz file", ["input=arrays", *words]
+        elif name.endswith(TABLES):
+            what, words = "a table", ["input=list", *words]
+        elif ".tfrecord" in name:
+            what, words = "a TFRecord file", ["input=tfrecord", *words, FEATURES]
+        elif head.startswith(IDX) or "-idx" in name:
+            images = path.replace("labels-idx1", "images-idx3")
+            labels = path.replace("images-idx3", "labels-idx1")
+            words = ["input=idx", f"input.images={images}", f"input.labels={labels}"]
+            what = "an IDX file"
+        if what:
+            command = pack_command(path, *words)
+            raise DataError(103, path, f"is {what}, but not a Paceline store", command)
     if present is None or present.choice == choice:
         return
     if choice in ("hdf5", "lmdb") and present.choice not in ("hdf5", "lmdb"):
@@ -132,27 +148,6 @@ def refuse_other(path: str, choice: str) -> None:
         raise DataError(103, path, what, fix)
     what = f"is {present.name}, which data={choice} does not read"
     raise DataError(103, path, what, f"choose data={present.choice}")
-
-
-def _refuse_input(path: str) -> None:
-    """Raise DataError D103 for a file that only packing reads, with the command that packs it."""
-    head = read_head(path, len(NPY))
-    name = os.path.basename(path).lower()
-    words = [f"input.path={path}"]
-    if head.startswith(NPY) or name.endswith(".npz"):
-        what, words = "a .npy or .npz file", ["input=arrays", *words]
-    elif name.endswith(TABLES):
-        what, words = "a table", ["input=list", *words]
-    elif ".tfrecord" in name:
-        what, words = "a TFRecord file", ["input=tfrecord", *words, FEATURES]
-    elif head.startswith(IDX) or "-idx" in name:
-        images = path.replace("labels-idx1", "images-idx3")
-        labels = path.replace("images-idx3", "labels-idx1")
-        what, words = "an IDX file", [f"input.images={images}", f"input.labels={labels}"]
-        words = ["input=idx", *words]
-    else:
-        return
-    raise DataError(103, path, f"is {what}, but not a Paceline store", pack_command(path, *words))
 
 
 def pack_command(path: str, *words: str) -> str:
@@ -335,25 +330,21 @@ def number_classes(
     return [numbers[name] for name in names], known
 
 
-def _raise(_: int, error: DataError) -> None:
-    raise error
-
-
 def label_column(
     texts: Sequence[str],
     classes: Sequence[str] | None,
     path: str,
     place: Callable[[int], str],
     group: str = "input",
-    refuse: Callable[[int, DataError], None] = _raise,
+    refuse: Callable[[int, DataError], None] | None = None,
 ) -> tuple[list[int], list[str]]:
     """Return a label for each text of a table's column (at least one), and the classes.
 
     If all texts are integers, they are the labels, with gaps: "10" is 10. ``classes`` then names
     them, unless the integers are names in it. Other texts are names, as in ``number_classes``.
-    ``path`` is the table, and ``place`` names a row, for errors. ``refuse`` is called with a row
-    and its error: DataError D162 for a negative or a huge integer, whose label is 0 if this does
-    not raise it. DataError D161 for a class that ``classes`` lacks.
+    ``path`` is the table, and ``place`` names a row, for errors. DataError D162 for a negative or
+    a huge integer; if ``refuse`` is given, it is called with the row and this error instead, and
+    the label is 0. DataError D161 for a class that ``classes`` lacks.
     """
     integers = [text.strip() for text in texts]
     is_named = classes is not None and set(texts) <= {str(name) for name in classes}
@@ -366,7 +357,10 @@ def label_column(
             what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
             fix = "correct it; a plain number needs a field of another name, "
             fix += "or in a table input.columns={label: int, ...}"
-            refuse(row, DataError(162, place(row), what, fix))
+            error = DataError(162, place(row), what, fix)
+            if refuse is None:
+                raise error
+            refuse(row, error)
             label = "0"
         labels.append(int(label))
     return labels, numbered_classes(max(labels), classes, path, group)

@@ -148,17 +148,17 @@ class ParquetStore(RecordStore):
         """
         column, path, group = self._columns.get(LABEL), self.path, self.group
         is_named = column is not None and column.form == "name"
-        tally: dict[Any, int] = {}
+        occurrences: dict[Any, int] = {}
         if column is not None and column.form in ("array", "name"):
             kind = self._files.schema.field(column.name).type
             if is_named or column_files.library().types.is_integer(kind):
-                tally = self._files.tally(column.name)
+                occurrences = self._files.value_counts(column.name)
         numbers: dict[str, int] | None = {} if is_named else None
         given = self.classes
-        if column is None or not tally:
+        if column is None or not occurrences:
             classes = foreign.check_classes((), given, path, group)
         elif is_named:
-            names = sorted(map(str, tally), key=os.fsencode)
+            names = sorted(map(str, occurrences), key=os.fsencode)
             where = f"{path}: column {column.name}"
             labels, classes = foreign.label_column(names, given, path, lambda _: where, group)
             numbers = dict(zip(names, labels, strict=True))
@@ -170,10 +170,10 @@ class ParquetStore(RecordStore):
             if given is None and texts and is_plain and len(set(texts)) == len(texts):
                 given = texts
             classes = []
-            if min(tally) >= 0 or given is not None:
-                classes = foreign.numbered_classes(max(tally), given, path, group)
+            if min(occurrences) >= 0 or given is not None:
+                classes = foreign.numbered_classes(max(occurrences), given, path, group)
         counts = [0] * len(classes)
-        for value, count in tally.items():
+        for value, count in occurrences.items():
             number = value if numbers is None else numbers[value]
             if not 0 <= number < len(classes):
                 return numbers, classes, []
