@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -25,8 +25,9 @@ from framework.media.decode import (
     label_colors,
     labels_header,
 )
-from framework.media.header import BadImage, read_header
+from framework.media.header import BadImage, ImageHeader, is_image, read_header
 from tests.contract.cases import jpeg, pixels
+from tests.media import test_golden_pixels as golden
 
 PICTURE = pixels(1, 20, 30)
 LARGE = pixels(1, 200, 300)
@@ -215,3 +216,74 @@ def test_a_map_is_shown_in_a_color_for_each_class():
     shown = colored(batch, ("mask",))
     assert shown["mask"][0, :, 0, 1].tolist() == [192, 128, 128]
     assert shown["label"] is batch["label"]
+
+
+# ---- headers
+
+FORMATS = ("jpeg", "png", "gif", "webp", "bmp", "tiff")
+TURNABLE = ("jpeg", "png", "webp", "tiff")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_size_is_read_from_every_format(kind):
+    header = read_header(golden.saved(golden.PICTURE, kind))
+    assert header == ImageHeader(kind, 24, 32, 3)
+    assert (header.size, header.colors) == ((24, 32), 3)
+
+
+@pytest.mark.parametrize("kind", TURNABLE)
+def test_orientation_turns_the_size_and_one_that_makes_no_sense_is_upright(kind):
+    for orientation in range(1, 9):
+        header = read_header(golden.noted(kind, orientation))
+        assert (header.height, header.width, header.orientation) == (24, 32, orientation)
+        assert header.size == ((24, 32) if orientation < 5 else (32, 24))
+    for orientation in (0, 9, 65535):
+        assert read_header(golden.noted(kind, orientation)).orientation == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "modes"),
+    [
+        ("jpeg", {"L": (1, 8), "CMYK": (4, 8)}),
+        ("png", {"1": (1, 1), "L": (1, 8), "LA": (2, 8), "P": (3, 8), "RGBA": (4, 8)}),
+        ("bmp", {"1": (1, 8), "L": (1, 8), "P": (3, 8), "RGBA": (4, 8)}),
+        ("tiff", {"1": (1, 1), "L": (1, 8), "LA": (2, 8), "P": (3, 8), "RGBA": (4, 8)}),
+        ("tiff", {"CMYK": (4, 8), "F": (1, 32)}),
+    ],
+    ids=["jpeg", "png", "bmp", "tiff", "tiff of other kinds"],
+)
+def test_channels_and_bits_are_read(kind, modes):
+    for mode, expected in modes.items():
+        header = read_header(golden.saved(golden.PICTURE.convert(mode), kind))
+        assert (header.channels, header.bit_depth) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "empty"),
+        (b"just text, no image", "text, not an image"),
+        (bytes(100), "only zeros"),
+        (b"\x00\x00\x00\x20ftypavif" + bytes(20), "kind 'avif'"),
+        (b"\xff\xd8\xff", "truncated"),
+        (b"GIF89a\x01\x00\x01\x00\x00\x00\x00;", "without a picture"),
+    ],
+    ids=["nothing", "text", "zeros", "avif", "jpeg", "gif"],
+)
+def test_the_error_describes_bytes_that_are_no_image(data, words):
+    with pytest.raises(BadImage, match=words):
+        read_header(data)
+    assert not is_image(data)
+
+
+@given(
+    st.binary(max_size=300),
+    st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\x00"]),
+)
+@example(b"\xff" * 100_000, b"\xff\xd8")
+@example(b"\x01" * 100_000, b"GIF89a")
+@example(bytes(100_000), b"\x89PNG\r\n\x1a\n")
+@example(b"\x00\x00WEBPVP8X" + b"\x08" + bytes(100_000), b"RIFF\x00\x00")
+def test_any_bytes_have_a_header_or_are_bad(data, magic):
+    with suppress(BadImage):
+        assert min(read_header(magic + data).size) > 0

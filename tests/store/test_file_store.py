@@ -1,6 +1,7 @@
 """What HDF5 and LMDB stores have in common."""
 
 import os
+import re
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -23,8 +24,8 @@ from framework.store.file_store import content_crcs, from_json, numbered_crcs, t
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from tests.conftest import FIELDS, edited_manifest, make_context, make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain
-from tests.store.fuzz import flips, judge
+from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain, write_case
+from tests.store.fuzz import flips, judge, truncations
 
 WHOLE = Manifest(
     5,
@@ -94,20 +95,6 @@ def test_any_name_survives(name):
 
 STORES = {"h5": HDF5Store, "lmdb": LMDBStore}
 SOURCES = {"h5": hdf5_source, "lmdb": lmdb_source}
-RAW = {"image": Field("uint8", (3, 16, 16)), "label": Field("int64", ())}
-
-
-def _packed(suffix, kind):
-    """Pack 30 records. Return the path, the records, and where one payload lies in the file."""
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (30, 3, 16, 16), np.uint8)
-    images = pixels if kind == "raw" else [rng.bytes(700) for _ in range(30)]
-    fields = RAW if kind == "raw" else IMAGE_FIELDS
-    records = {"image": images, "label": np.arange(30)}
-    path = write_store(f"x.{suffix}", records, fields)
-    payload = pixels[17].tobytes() if kind == "raw" else images[17]
-    at = Path(path).read_bytes().index(payload)
-    return path, records, (at, at + len(payload))
 
 
 def _spoil(path, payload):
@@ -151,37 +138,14 @@ def test_the_crcs_of_arrays_are_zlibs_however_they_are_computed(monkeypatch, com
     ]
 
 
-@pytest.mark.parametrize(("suffix", "kind"), [("h5", "image"), ("lmdb", "raw")])
-def test_every_flipped_bit_of_a_record_is_found(suffix, kind):
-    path, records, (first, last) = _packed(suffix, kind)
-    damaged = flips(Path(path).read_bytes(), 50, first, last)
-    assert judge(STORES[suffix], suffix, damaged, plain(records), 30) == {"found": 50}
-
-
-def _epochs(suffix, verify, spoil_before, **options):
-    """Return which of three epochs pass.
-
-    The file is damaged before epoch ``spoil_before``, and its identity does not show it.
-    """
-    records = make_records(12)
-    path = write_store(f"x.{suffix}", records)
-    source = SOURCES[suffix](path, context=make_context(verify=verify, **options))
-    passed, words = [], list[str]()
-    for epoch in range(3):
-        if epoch == spoil_before:
-            _spoil(path, records["image"][7].tobytes())
-            source.store._identity = None  # as if the disk, not a program, changed it
-        try:
-            micros(source, epoch)
-            passed.append(epoch)
-        except DataError as error:
-            words.append(str(error))
-    source.close()
-    assert all(
-        line.startswith("error[D119]") and f"x.{suffix}: record 7 (record-7)" in line
-        for line in words
-    )
-    return passed
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images", "lmdb", "lmdb_images"])
+def test_flipped_bits_are_refused_found_or_harmless_and_truncations_refused(kind):
+    path, records = write_case(kind, 40)
+    data, suffix = Path(path).read_bytes(), Path(path).suffix[1:]
+    counts = judge(STORES[suffix], suffix, flips(data, 100), plain(records), 40)
+    assert counts.keys() <= {"right", "found", "refused"}
+    cuts = truncations(data, 50)
+    assert judge(STORES[suffix], suffix, cuts, plain(records), 40) == {"refused": 50}
 
 
 @pytest.mark.parametrize("suffix", STORES)
@@ -197,22 +161,22 @@ def _epochs(suffix, verify, spoil_before, **options):
     ],
 )
 def test_records_are_verified_on_request(suffix, verify, spoil_before, passed):
-    assert _epochs(suffix, verify, spoil_before) == passed
-
-
-def _checked(source, *passes):
-    """Return how many records each pass has compared.
-
-    A pass is given as its epoch, its first step and its number of batches.
-    """
-    counts = []
-    for epoch, start, num_batches in passes:
-        before = source.store.num_checked
-        with closing(source.batches(epoch, start)) as batches:
-            for _ in islice(batches, num_batches):  # as a loop that breaks after its last batch
-                pass
-        counts.append(source.store.num_checked - before)
-    return counts
+    records = make_records(12)
+    path = write_store(f"x.{suffix}", records)
+    source = SOURCES[suffix](path, context=make_context(verify=verify))
+    good, words = [], list[str]()
+    for epoch in range(3):
+        if epoch == spoil_before:
+            _spoil(path, records["image"][7].tobytes())
+            source.store._identity = None  # as if the disk, not a program, changed it
+        try:
+            micros(source, epoch)
+            good.append(epoch)
+        except DataError as error:
+            words.append(str(error))
+    source.close()
+    assert good == passed
+    assert all(re.match(r"error\[D119\].*record 7 \(record-7\)", line) for line in words)
 
 
 class CountingStore(HDF5Store):
@@ -225,7 +189,7 @@ class CountingStore(HDF5Store):
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"virtual_ranks": 3}])
 @pytest.mark.parametrize(
-    ("passes", "counts"),
+    ("passes", "counts"),  # a pass is its epoch, first step and number of batches
     [
         ([(0, 0, 3), (0, 0, 3), (0, 0, 3)], [12, 0, 0]),  # as validation, which is always epoch 0
         ([(0, 0, 2), (0, 0, 3), (1, 0, 3)], [8, 12, 0]),  # a pass that was cut off does not count
@@ -238,8 +202,12 @@ def test_records_are_verified_until_a_pass_has_come_to_its_end(passes, counts, o
     source = StoreSource(CountingStore(path), context)
     num_parts = {"accumulate": 2, "virtual_ranks": 3}
     parts = next((num_parts[name] for name in options if name in num_parts), 1)
-    scaled = [(epoch, start, count * parts) for epoch, start, count in passes]
-    assert _checked(source, *scaled) == counts
+    for (epoch, start, num_batches), count in zip(passes, counts, strict=True):
+        source.store.num_checked = 0
+        with closing(source.batches(epoch, start)) as batches:
+            for _ in islice(batches, num_batches * parts):  # as a loop that breaks after its last
+                pass
+        assert source.store.num_checked == count
     source.close()
 
 

@@ -14,8 +14,8 @@ from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
 from framework.store.hdf5_store import ForeignHDF5, HDF5Store, HDF5Writer, suggested_fields
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, plain, write_case
-from tests.store.fuzz import flips, in_a_process, judge, truncations
+from tests.contract.cases import IMAGE_FIELDS
+from tests.store.fuzz import in_a_process
 
 
 def _edit(path, change):
@@ -166,21 +166,6 @@ def test_a_foreign_file_is_never_opened():
         os.remove(SECRET)
     os.mkfifo(SECRET)  # who opens it waits for ever
     assert in_a_process(refused, paths) == 0
-
-
-@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
-def test_a_flipped_bit_is_refused_reported_or_harmless(kind):
-    path, records = write_case(kind, 40)
-    counts = judge(HDF5Store, "h5", flips(Path(path).read_bytes(), 100), plain(records), 40)
-    assert counts.keys() <= {"right", "found", "refused"}
-
-
-@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
-def test_every_truncation_is_refused(kind):
-    path, records = write_case(kind, 40)
-    assert judge(HDF5Store, "h5", truncations(Path(path).read_bytes(), 50), plain(records), 40) == {
-        "refused": 50
-    }
 
 
 def _file(**datasets):

@@ -19,7 +19,6 @@ from framework.store.file_store import to_json
 from framework.store.lmdb_store import LMDBStore, LMDBWriter, read_meta, values_of
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
 from tests.contract.cases import plain, rows, write_case
-from tests.store.fuzz import flips, judge, truncations
 
 
 def put(path, changes):
@@ -151,7 +150,6 @@ def test_blocks_in_each_others_place_are_found():
 
 
 PAGE = 4096
-KINDS = ["lmdb", "lmdb_images"]
 
 
 def _written(path, items, **options):
@@ -215,21 +213,6 @@ def test_values_are_found_in_the_leaf_or_on_pages_of_their_own(size):
 def test_trees_of_any_depth_are_walked(count):
     items = {_key(number): struct.pack("<q", number) for number in range(count)}
     assert _ours(_written("x.lmdb", [items])) == list(items.items())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_flipped_bit_is_refused_found_or_harmless(kind):
-    path, records = write_case(kind, 40)
-    counts = judge(LMDBStore, "lmdb", flips(Path(path).read_bytes(), 100), plain(records), 40)
-    assert counts.keys() <= {"right", "found", "refused"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_truncation_is_refused(kind):
-    path, records = write_case(kind, 40)
-    assert judge(
-        LMDBStore, "lmdb", truncations(Path(path).read_bytes(), 50), plain(records), 40
-    ) == {"refused": 50}
 
 
 def test_a_branch_that_is_its_own_child_ends(monkeypatch):
