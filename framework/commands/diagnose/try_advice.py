@@ -1,28 +1,47 @@
 """The diagnosis: gather facts, apply all rules, try the most promising advice, and rank it."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from framework.cli.allowed import granted
+from framework.cli.arguments import check_output, config_flags, option
+from framework.cli.compose_config import composed
+from framework.cli.outcome import RunOutcome
+from framework.cli.progress import pack_missing
+from framework.cli.run_ranks import RankedJob
+from framework.commands.diagnose import measure_run
+from framework.commands.diagnose.diagnose import RULES, Asked, changed
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
-from framework.commands.diagnose.measure_run import run_rate
+from framework.config.schema import LOADER
 from framework.contracts.records import Chunk
+from framework.diagnosis import print_facts
 from framework.diagnosis.facts import ENDINGS, Facts, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, verdicts_of
 from framework.diagnosis.step_rules import RUN_PARTS
-from framework.errors import PacelineError
+from framework.errors import ConfigError, PacelineError, say
 from framework.input import folder, store
+from framework.measure.host import cores_per_rank, num_cores, threads_per_rank
 from framework.measure.statistics import LEAST_GAIN, Pairs, take_turns
 from framework.order.permutation import permutation
 from framework.pack import jobs, pack_store, packing
 from framework.pack.preparation import Preparation
+from framework.parallel.processes import rank_environment
 from framework.store import hdf5_store, lmdb_store
-from framework.system.stopping import scratch_folder
+from framework.system.durable import write_json
+from framework.system.stopping import message_if_stopped, scratch_folder
 
+LEAST_LEFT = 0.4  # of the seconds, if importing and packing took longer than the rest
+RANKS_SHARE = 0.5  # of the seconds, for measuring all ranks together
 NUM_TRIALS = 4
 # The best advice is tried again, up to three times, for so many times as long.
 LONGER = 1.3
@@ -50,6 +69,112 @@ WRITERS: dict[str, packing.MakeWriter] = {
 }
 
 Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
+
+
+def diagnosed(asked: Asked, arguments: list[str], start: float, own: Path) -> RunOutcome:
+    """Compose, measure and print. ``folder`` is empty."""
+    if option(arguments, "parallel.num_nodes") is None:
+        os.environ.update(rank_environment(os.environ))  # of a task of srun
+    if os.environ.get("RANK", "0") != "0":
+        measure_run.measured_as_rank(None, asked.seconds)  # rank 0 says how long
+        return RunOutcome(0, "measured")
+    config, allowed = composed(asked.words, granted(arguments), asked.config_dir, tuple(RULES))
+    check_output(asked.output, 191)
+    parallel = config["parallel"]
+    under_launcher = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    num_ranks = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
+    if under_launcher:
+        num_ranks = int(os.environ["WORLD_SIZE"])
+        if "num_processes" not in parallel:
+            what = f"started as one of {num_ranks} ranks, each of which is alone"
+            raise ConfigError(190, "parallel", what, "add parallel=ddp, or leave out the launcher")
+    with message_if_stopped("stopped{by}: the diagnosis is not complete"):
+        ranks: dict[str, Any] = {}
+        if num_ranks > 1:
+            try:
+                known = _diagnose_ranks(asked, start, own, config, allowed)
+            except measure_run.RanksFailed as failed:
+                return failed.args[0]
+            if known is None or known["cause"]:
+                return RunOutcome(0, "diagnosed")
+            ranks = {"ranks": known}
+            share = ["parallel=none"]  # the overrides that make one process do what a rank does
+            if config["data"]["source"]["_target_"] != LOADER:  # its batches come as they are
+                size = config["batch_size"] // num_ranks
+                if config["rank_batch_size"] is not None:
+                    size = config["rank_batch_size"] * config["accumulate"]
+                share += [f"batch_size={max(1, size)}", "rank_batch_size=null"]
+            words = " ".join(share)
+            say(f"no rank holds up the others; what one of them does alone ({words}):\n")
+            asked = asked._replace(words=changed(asked.words, share))
+        _diagnose_alone(asked, arguments, start, ranks)
+    return RunOutcome(0, "diagnosed")
+
+
+def _diagnose_ranks(
+    asked: Asked, start: float, own: Path, config: dict[str, Any], allowed: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Diagnose several ranks, and return all figures; None if another host leads.
+
+    If no rank is the cause, the environment becomes that of one rank alone.
+    """
+    _say_progress(start, "training all ranks")
+    seconds = RANKS_SHARE * asked.seconds
+    if "RANK" in os.environ:
+        threads = cores_per_rank()
+        job = RankedJob(config, str(own), allowed)
+        facts = measure_run.measured_as_rank(job, seconds)
+    else:
+        threads = max(1, num_cores() // config["parallel"]["num_processes"])
+        facts = measure_run.measured_here(config, allowed, own, seconds)
+    if facts is None:
+        return None
+    flags = config_flags(asked.config_dir)
+    print_facts.show_ranks(facts, partial(changed, asked.words), flags)
+    took_s = time.perf_counter() - start
+    plain = print_facts.ranks_as_json(facts, asked.words, took_s)
+    if plain["cause"]:
+        say(f"took {took_s:.0f} s")
+        if asked.apply:
+            say("applied: nothing, since advice about ranks has to be followed by hand")
+        _write(asked, plain)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        os.environ.pop(name, None)
+    return plain
+
+
+def _diagnose_alone(asked: Asked, arguments: list[str], start: float, more: dict[str, Any]) -> None:
+    """Diagnose one process. ``more`` is added to the figures in ``output``."""
+    grant = granted(arguments)
+
+    def compose(changes: Sequence[str]) -> Setting:
+        return Setting(*composed(changed(asked.words, changes), grant, asked.config_dir))
+
+    # A training run sets the same number. With another, the rates would not be those of a run.
+    torch.set_num_threads(threads_per_rank())
+    setting = compose(())
+    pack_missing(setting.config, setting.allowed)
+    # Imports and small packing have taken some of the time.
+    left_s = asked.seconds - (time.perf_counter() - start)
+    progress = partial(_say_progress, start)
+    diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress)
+    flags = config_flags(asked.config_dir)
+    print_facts.show(diagnosis, partial(changed, asked.words), flags)
+    if asked.apply:
+        diagnosis = apply(diagnosis, compose, asked.seconds, progress)
+        print_facts.show_applied(diagnosis.applied)
+    _write(asked, {**print_facts.as_json(diagnosis, asked.words), **more})
+
+
+def _say_progress(start: float, text: str) -> None:
+    say(f"{time.perf_counter() - start:5.1f} s  {text}", sys.stderr)
+
+
+def _write(asked: Asked, plain: dict[str, Any]) -> None:
+    if asked.output is not None:
+        write_json(Path(asked.output), plain)
+        say(f"all figures: {asked.output}")
 
 
 def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
@@ -212,7 +337,7 @@ def measured_rate(
     Training reads epochs that no other ``number`` reads.
     """
     if of_run:
-        return run_rate(setting.config, setting.allowed, seconds + burn_in_s)
+        return measure_run.run_rate(setting.config, setting.allowed, seconds + burn_in_s)
     with closing(setting.probe(NUM_WINDOWS, FIRST_EPOCH + number)) as probe:
         return probe.train(seconds, burn_in_s).records_per_s
 
