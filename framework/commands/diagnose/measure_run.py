@@ -40,7 +40,7 @@ from framework.config.targets import check_targets
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.batch import leaves, move
 from framework.contracts.data import MicroBatch, MicroBatches
-from framework.contracts.loader import Loader, LoaderStats
+from framework.contracts.loader import Loader
 from framework.contracts.span import LateRank, RankSpan
 from framework.contracts.training import Report
 from framework.data.dataset import DatasetSource
@@ -253,9 +253,9 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
         elif parts.val is not None:
             sets = {"": parts.val}
         most_s = VALIDATION * seconds / max(1, len(sets))
-        val = {name: Through(set_, partial(limited, name, most_s)) for name, set_ in sets.items()}
-        quick = val if isinstance(parts.val, Mapping) else val.get("")
-        trainer = Trainer(replace(parts, checkpoints=None, val=quick))
+        for name, loader in sets.items():
+            pass_through(loader, partial(limited, name, most_s))
+        trainer = Trainer(replace(parts, checkpoints=None))
         sinks = open_sinks(stack, assembly, trainer, folder)
         reports_s = [_note_reports(sink) for sink in sinks]
         trainer.fit(sinks)
@@ -389,29 +389,17 @@ class StepTimer:
         return self._num_steps >= self._least and self._last_s - self._start_s > self._seconds
 
 
-@final
-class Through:
-    """A Loader whose micro-batches pass through a function."""
+def pass_through(
+    loader: Any, change: Callable[[Iterator[MicroBatch]], Iterator[MicroBatch]]
+) -> None:
+    """Let the micro-batches of a Loader pass through a function."""
+    batches_of = loader.epoch
 
-    def __init__(
-        self, loader: Loader, change: Callable[[Iterator[MicroBatch]], Iterator[MicroBatch]]
-    ) -> None:
-        self._loader = loader
-        self._change = change
-        self.num_steps = loader.num_steps
-        self.identity = loader.identity
-        self.notes = loader.notes
-        self.close = loader.close
+    def epoch(number: int, start: int = 0) -> MicroBatches:
+        with closing(batches_of(number, start)) as micro_batches:
+            yield from change(micro_batches)
 
-    def expect(self, epoch: int, start: int, steps: int) -> None:
-        pass
-
-    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with closing(self._loader.epoch(epoch, start)) as micro_batches:
-            yield from self._change(micro_batches)
-
-    def stats(self) -> LoaderStats:
-        return self._loader.stats()
+    loader.epoch = epoch
 
 
 class RanksFailed(Exception):
@@ -477,13 +465,13 @@ def measure_ranks(job: RankedJob) -> RankFacts | None:
         parallel = probe.assembly.parallel
         sizes: list[float] = []
         trainer, step_s = _train(probe, SYNCED * seconds, sizes)
+        numbers = torch.tensor([0.0, *sizes], dtype=torch.float64)
         synchronizes = is_synchronized(trainer.parts.model)
         unsynced_s = None
         if isinstance(parallel, DistributedParallel):
             parallel.syncs = False
             _, unsynced_s = _train(probe, UNSYNCED * seconds, [])
             parallel.syncs = True
-        numbers = torch.tensor([0.0, *sizes], dtype=torch.float64)
         step_work, rank_work = work_of(parallel.gather(numbers))
         ranks, steps = trainer.ranks.whole, trainer.ranks.steps
         if ranks is None or parallel.rank != 0:
@@ -510,8 +498,8 @@ def _train(probe: Probe, seconds: float, sizes: list[float]) -> tuple[Trainer, f
     """
     timer = StepTimer(seconds, FIRST_STEPS, LEAST_OF_RANKS)
     parts = training_parts(probe.assembly, stop=timer)
-    train = Through(parts.train, lambda batches: noted_sizes(batches, sizes))
-    trainer = Trainer(replace(parts, train=train, val=None))
+    pass_through(parts.train, lambda batches: noted_sizes(batches, sizes))
+    trainer = Trainer(replace(parts, val=None))
     timer.at_start += [sizes.clear, trainer.ranks.restart]
     trainer.fit()
     return trainer, timer.step_s

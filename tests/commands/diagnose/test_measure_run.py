@@ -17,10 +17,10 @@ from framework.commands.diagnose.diagnose import main
 from framework.commands.diagnose.measure_parts import Setting
 from framework.commands.diagnose.measure_run import (
     StepTimer,
-    Through,
     measure_code,
     measure_run,
     noted_sizes,
+    pass_through,
     work_of,
 )
 from tests.commands.diagnose.setting import setting, sleepy_probe
@@ -303,5 +303,6 @@ def test_the_size_of_a_step_is_that_of_all_its_passes(accumulate):
     """A record has four numbers and a label."""
     sizes = []
     loader = FakeLoader(make_data(8), 4, accumulate=accumulate)
-    list(Through(loader, lambda batches: noted_sizes(batches, sizes)).epoch(0))
+    pass_through(loader, lambda batches: noted_sizes(batches, sizes))
+    list(loader.epoch(0))
     assert sizes == [4 * 5.0] * 2
