@@ -14,6 +14,7 @@ from framework.diagnosis.facts import UNKNOWN, Facts, RankFacts, ScriptFacts, Ve
 from framework.diagnosis.step_rules import place_of
 from framework.errors import say
 
+RANKS_LIMIT = "Ranks limit training."
 MOST_SYNCS = 10  # that are printed
 PARTS = {"step": "a step, in Python", "items": "making an item"}
 LEAST_S = 0.005  # what takes a script less beside its steps is left out
@@ -40,12 +41,12 @@ def show(diagnosis: judge.Diagnosis, changed: TrainWords, flags: Sequence[str]) 
     _say_advice(advice, changed, flags)
     rejected: list[str] = []
     for verdict in diagnosis.rejected:
-        text = f"{verdict.rule} {verdict.gain:.2f} ± {verdict.spread:.2f}"
+        why = f"{verdict.gain:.2f} ± {verdict.spread:.2f}"
         if verdict.failed:
-            text = f"{verdict.rule} ({verdict.failed})"
+            why = f"({verdict.failed})"
         elif not verdict.tried:
-            text = f"{verdict.rule} (not tried; {verdict.gain:.2f} by the model)"
-        rejected.append(text)
+            why = f"(not tried; {verdict.gain:.2f} by the model)"
+        rejected.append(f"{verdict.rule} {why}")
     if rejected:
         say(f"no certain gain: {'; '.join(rejected)}")
     say("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
@@ -110,12 +111,11 @@ def advice_lines(
 
     ``changed`` adds overrides to the words of ``train``, which ``flags`` precede.
     """
-    gain = f"{times(verdict.gain, 2)} as fast"
+    gain = f"{times(verdict.gain, 2)} as fast (by the model)"
     if verdict.gain == UNKNOWN:
         gain = "the gain is not predictable, so try it"
-    else:
-        gain += f" ± {verdict.spread:.2f}" if verdict.spread else ""
-        gain += " (tried)" if verdict.tried else " (by the model)"
+    elif verdict.tried:
+        gain = f"{times(verdict.gain, 2)} as fast ± {verdict.spread:.2f} (tried)"
     lines = [verdict.says, verdict.why]
     if verdict.learns:
         lines.append("This changes what the model learns: compare the validation figures.")
@@ -192,7 +192,7 @@ def show_ranks(facts: RankFacts, changed: TrainWords, flags: Sequence[str]) -> N
     verdicts = judge.verdicts_of(facts)
     cause = judge.rank_cause(facts, verdicts)
     if cause is not None:
-        say(f"{_limit_of(cause)}\n")
+        say(f"{RANKS_LIMIT} {cause.says}\n")
     title = f"a step of {facts.num_ranks} ranks, over {facts.num_steps} steps"
     rows: list[list[str]] = []
     for name, span in facts.spans.items():
@@ -221,16 +221,12 @@ def ranks_as_json(facts: RankFacts, words: Sequence[str], seconds: float) -> dic
         "seconds": seconds,
         "command": ["paceline", "diagnose", *words],
         "cause": "" if cause is None else cause.rule,
-        "limit": "" if cause is None else _limit_of(cause),
+        "limit": "" if cause is None else f"{RANKS_LIMIT} {cause.says}",
         "facts": {"ranks": {**asdict(facts), **named}},
         "verdicts": [asdict(verdict) for verdict in verdicts],
         "rejected": [],
         "applied": None,
     }
-
-
-def _limit_of(cause: Verdict) -> str:
-    return f"Ranks limit training. {cause.says}"
 
 
 def show_watch(facts: ScriptFacts) -> None:
