@@ -16,6 +16,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -36,21 +37,15 @@ from framework.errors import (
     say,
     words_of,
 )
-from framework.measure.host import (
-    available_memory_bytes,
-    cores_per_rank,
-    num_cores,
-    spare_bytes,
-    threads_per_rank,
-)
+from framework.measure import host
 from framework.system.durable import write_json
 from framework.system.memory import give_back_freed_memory
 from framework.system.stopping import die_with_parent, install, leave, scratch_folder, set_all
 from framework.system.user_code import user_error
 from framework.trials.probe import Probe
+from framework.trials.trial_process import MODULE, ReadFacts
 
 Answer = dict[str, Any]
-MODULE = "framework.trials.measure_setting"
 BLOCK = bytes(1 << 20)  # hashing a large block releases Python's lock, so all cores work
 YARDSTICK_S = 0.1
 
@@ -80,7 +75,7 @@ def answer_to(request: dict[str, Any]) -> Answer:
     """
     allowed = tuple(request["allowed"])
     find_packages(allowed)
-    torch.set_num_threads(threads_per_rank())  # as training does
+    torch.set_num_threads(host.threads_per_rank())  # as training does
     num_ranks = request["config"]["parallel"].get("num_processes")
     try:
         if num_ranks is not None and "RANK" not in os.environ:
@@ -120,7 +115,7 @@ def measure_ranks(request: dict[str, Any], num_ranks: int) -> Answer:
         path = Path(folder, "request.json")
         path.write_text(json.dumps(request), encoding="utf-8")
         lost = "a rank ended without a result"
-        threads = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_ranks))}
+        threads = {"OMP_NUM_THREADS": str(max(1, host.num_cores() // num_ranks))}
         try:
             launch(num_ranks, MODULE, [str(path)], threads)
         except DistributedError as error:
@@ -138,7 +133,7 @@ def measure_ranks(request: dict[str, Any], num_ranks: int) -> Answer:
 def together(ranks: list[Answer]) -> Answer:
     """Combine the answers of ranks: add their records per second, average their spans."""
     spans = {
-        name: sum(rank["spans_s"].get(name, 0.0) for rank in ranks) / len(ranks)
+        name: fmean(rank["spans_s"].get(name, 0.0) for rank in ranks)
         for name in ranks[0]["spans_s"]
     }
     windows = [sum(rates) for rates in zip(*(rank["windows"] for rank in ranks), strict=False)]
@@ -146,9 +141,9 @@ def together(ranks: list[Answer]) -> Answer:
 
 
 def read_facts(assembly: Assembly) -> Answer:
-    """Return the fields of `ReadFacts`."""
+    """Return how a setting reads, as the fields of `ReadFacts`."""
     source: Any = assembly.train_source
-    cores = cores_per_rank()
+    cores = host.cores_per_rank()
     num_workers = assembly.config["workers"]["num"]
     if num_workers is None:
         num_workers = cores
@@ -165,17 +160,9 @@ def read_facts(assembly: Assembly) -> Answer:
         num_workers = max(1, num_workers)
         kinds = ("thread",)
     elif isinstance(source, SyntheticSource | LoaderSource):
-        num_workers = 0
-        decodes = False
-        kinds = ()
-    return {
-        "num_cores": cores,
-        "cuda": assembly.device.type == "cuda",
-        "decodes": decodes,
-        "kinds": kinds,
-        "num_workers": num_workers,
-        "num_records": source.order.num_used,
-    }
+        num_workers, decodes, kinds = 0, False, ()
+    is_cuda = assembly.device.type == "cuda"
+    return ReadFacts(cores, is_cuda, decodes, kinds, num_workers, source.order.num_used)._asdict()
 
 
 def yardstick() -> float:
@@ -183,7 +170,7 @@ def yardstick() -> float:
 
     This is the speed of the machine itself, which no change of the code can slow down.
     """
-    cores = num_cores()
+    cores = host.num_cores()
     end = time.perf_counter() + YARDSTICK_S
 
     def rate(_: int) -> float:
@@ -216,7 +203,7 @@ def limit_memory(device: torch.device, limit: int | str | None) -> None:
             torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total_bytes), device)
         return
     if limit == "free":
-        limit = max(0, available_memory_bytes() - spare_bytes())
+        limit = max(0, host.available_memory_bytes() - host.spare_bytes())
     if not isinstance(limit, int):
         return
     with suppress(OSError):  # not Linux

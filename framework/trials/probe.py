@@ -41,11 +41,7 @@ class Rate:
 
     @property
     def records_per_s(self) -> float:
-        """The mean of all windows, which have the same length.
-
-        Records come in bursts within an epoch, and not at all while the next epoch starts. The
-        median window would describe the bursts alone.
-        """
+        """The mean of all windows. Their median would describe the bursts within an epoch alone."""
         return fmean(self.windows)
 
     @property
@@ -209,7 +205,8 @@ class Probe:
         """Take batches of one epoch after another until all windows are full. Return how many."""
         num_batches = 0
         while True:
-            with closing(batches_of(self._next_epoch())) as batches:
+            self._epoch += 1
+            with closing(batches_of(self._epoch - 1)) as batches:
                 for batch, _, _ in batches:
                     num_batches += 1
                     if windows.count(len(batch["index"])):
@@ -264,10 +261,6 @@ class Probe:
     def close(self) -> None:
         self.assembly.close()
 
-    def _next_epoch(self) -> int:
-        self._epoch += 1
-        return self._epoch - 1
-
     def _steps(
         self, seconds: float, burn_in_s: float, batch: Batch | None = None, is_visit: bool = False
     ) -> Rate:
@@ -281,15 +274,13 @@ class Probe:
             num_records = counted.take()
             if windows is not None:
                 return windows.count(num_records)
-            period = counted.num_steps
-            windows = Windows(
-                seconds, burn_in_s, device, 1, ahead=ahead, ready=self.ready, period=period
-            )
+            windows = Windows(seconds, burn_in_s, device, 1, ahead=ahead, ready=self.ready)
+            windows.period = counted.num_steps
             return False
 
         parts = training_parts(self.assembly, stop=is_done)
         trainer = Trainer(replace(parts, train=counted, val=None))
-        trainer.progress.epoch = self._next_epoch()
+        trainer.progress.epoch = self._epoch
         if not is_visit:  # its time starts here: building the trainer is no part of the burn-in
             windows = self._windows(seconds, burn_in_s, device, ahead)
         start = time.perf_counter()
@@ -341,21 +332,18 @@ class Counted:
         pass  # epochs are measured one by one
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        batches = self._assembly.train.epoch(epoch, start)
-        if self._batch is not None:
-            batches = self._repeated(self._batch, start)
-        with closing(batches):
-            for micro in batches:
-                self._count += len(micro.batch["index"])
-                yield micro
-
-    def _repeated(self, batch: Batch, start: int) -> MicroBatches:
+        if self._batch is None:
+            with closing(self._assembly.train.epoch(epoch, start)) as batches:
+                for micro in batches:
+                    self._count += len(micro.batch["index"])
+                    yield micro
+            return
         passes: int = self._assembly.config["accumulate"]
-        for _ in range(start, self.num_steps):
-            for number in range(passes):
-                self._assembly.clock.mark("wait")
-                self._assembly.clock.mark("copy")
-                yield MicroBatch(batch, 1 / passes, number == passes - 1)
+        for number in range(start * passes, self.num_steps * passes):
+            self._assembly.clock.mark("wait")
+            self._assembly.clock.mark("copy")
+            self._count += len(self._batch["index"])
+            yield MicroBatch(self._batch, 1 / passes, number % passes == passes - 1)
 
     def stats(self) -> LoaderStats:
         return self._assembly.train.stats()

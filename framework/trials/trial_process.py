@@ -22,7 +22,8 @@ from framework.measure.host import available_memory_bytes, spare_bytes
 from framework.system.stopping import polite
 
 Config = dict[str, Any]
-COMMAND = (sys.executable, "-m", "framework.trials.measure_setting")
+MODULE = "framework.trials.measure_setting"
+COMMAND = (sys.executable, "-m", MODULE)
 OF_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 START_S = 120.0  # for a process to import torch
 END_S = 10  # how long a process may take to clean up
