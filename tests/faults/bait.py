@@ -8,10 +8,8 @@ nothing is executed, nothing beside it is touched, no crash, hang, or great hung
 
 import io
 import json
-import multiprocessing
 import os
 import pickle
-import random
 import struct
 import tarfile
 import zlib
@@ -33,7 +31,7 @@ from tests.faults.files import png_bomb
 from tests.faults.foreign import PACK, TRAIN
 from tests.faults.guard import answered, guarded
 from tests.faults.hostile import BOX, CANARY, outside
-from tests.faults.lanes import Row, repeat
+from tests.faults.lanes import Row, repeat_numbered
 from tests.faults.mutated import annotations
 from tests.media.test_sound_video import sound
 from tests.store import test_hdf5_store as plants
@@ -63,17 +61,9 @@ def rows(times: int, seed: int) -> Iterator[Row]:
         own = make()
         count = max(1, min(len(own), round(len(own) * times / len(baits()))))
         first = baits().index(own[0])
-        counter = multiprocessing.get_context("fork").Value("i", first)
         fault = f"hostile {kind}: one line that names the file, or a result; nothing executed"
-        yield repeat(fault, partial(_next, counter), count, seed)
-
-
-def _next(counter: Any, draw: random.Random) -> str:
-    """Try the bait that no lane has tried yet."""
-    with counter.get_lock():
-        number = counter.value
-        counter.value += 1
-    return attempt(baits()[number])
+        numbers = range(first, first + count)
+        yield repeat_numbered(fault, lambda number: attempt(baits()[number]), numbers, seed)
 
 
 def attempt(bait: Bait) -> str:
@@ -206,25 +196,16 @@ def shards() -> list[Bait]:
         for name, content in contents.items()
         for kind in ("trained", "packed")
     ]
-    arrays = {
-        "pickled": hostile.numpy_objects(),
-        "huge": npy((HUGE, HUGE)),
-        "deep": npy("(" * 9999),
-    }
-    arrays |= {
-        "negative": npy((-5, 3)),
-        "of texts": npy((1,), "<U9"),
-        "of objects": npy((1,), "|O"),
-    }
+    arrays = {"pickled": hostile.numpy_objects(), "huge": npy((HUGE, HUGE))}
+    arrays |= {"deep": npy("(" * 9999), "negative": npy((-5, 3))}
+    arrays |= {"of texts": npy((1,), "<U9"), "of objects": npy((1,), "|O")}
     for name, data in arrays.items():
         content = member("1.npy", data) + member("1.cls", b"0") + end
-        fields = "input.fields={x: npy, label: cls}"
+        plant = partial(_shard, content, "packed", "input.fields={x: npy, label: cls}")
+        shard_baits.append(Bait(f"shard array {name}", plant, "x.tar"))
+    for name, make in INDEXES.items():
         shard_baits.append(
-            Bait(f"shard array {name}", partial(_shard, content, "packed", fields), "x.tar")
-        )
-    for name, plant in INDEXES.items():
-        shard_baits.append(
-            Bait(f"shard index {name}", partial(_indexed, good + end, plant), "x.tar")
+            Bait(f"shard index {name}", partial(_indexed, good + end, make), "x.tar")
         )
     return shard_baits
 

@@ -6,15 +6,14 @@ and returns what went wrong.
 
 import io
 import json
-import multiprocessing
 import os
 import pickle
-import random
 import shutil
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from framework.train.checkpoint import read_state, save_state
 from tests.cli.command import Done
 from tests.conftest import edited_manifest, make_records, write_store
 from tests.faults.forked import paceline
-from tests.faults.lanes import Row, repeat
+from tests.faults.lanes import Row, repeat_numbered
 from tests.store import test_hdf5_store as plants
 
 CANARY = "canary"
@@ -47,17 +46,15 @@ BOX = "box"  # where the command stands; what is beside it must stay as it was
 
 
 class Payload(NamedTuple):
-    """A hostile input for the command.
+    """A hostile input for the command."""
 
-    Attributes:
-        name: What the reports call it.
-        plant: Writes the input into the working directory and returns the command line.
-        codes: The exit codes that the command may end with.
-    """
+    name: str  # what the reports call it
+    plant: Callable[[], list[str]]  # writes it into the working directory; returns the command line
+    codes: tuple[int, ...]  # the exit codes that the command may end with
 
-    name: str
-    plant: Callable[[], list[str]]
-    codes: tuple[int, ...]
+
+def payload(name: str, code: int, plant: Callable[..., list[str]], *arguments: Any) -> Payload:
+    return Payload(name, partial(plant, *arguments), (code,))
 
 
 # -------------------------------------------------------------------------------------- checkpoints
@@ -105,16 +102,8 @@ def template() -> tempfile.TemporaryDirectory:
     here = os.getcwd()
     os.chdir(folder.name)
     try:
-        done = paceline(
-            "train",
-            "limit=64",
-            "max_steps=3",
-            "batch_size=16",
-            "recipes=digits",
-            "dataset=data",
-            "hydra.run.dir=run",
-            "sink=[jsonl]",
-        )
+        words = ["limit=64", "max_steps=3", "batch_size=16", "recipes=digits", "dataset=data"]
+        done = paceline("train", *words, "hydra.run.dir=run", "sink=[jsonl]")
     finally:
         os.chdir(here)
     assert done.code == 0, done.err
@@ -225,30 +214,19 @@ BYTES: dict[str, Callable[[], bytes]] = {
 
 
 def checkpoints() -> list[Payload]:
-    payloads = [
-        Payload(f"state is {name}", partial(state_with, "", make), (4,))
-        for name, make in CALLS.items()
-    ]
-    payloads += [
-        Payload(f"{place} is os.system", partial(state_with, place, CALLS["os.system"]), (4,))
-        for place in PLACES
-    ]
-    payloads += [Payload("nested deep", nested, (4,))]
-    payloads += [
-        Payload(f"file is {name}", partial(other_bytes, make), (4,)) for name, make in BYTES.items()
-    ]
-    payloads += [
-        Payload(f"file is {name}, bare", partial(other_bytes, make, False), (4,))
-        for name, make in list(BYTES.items())[:4]
-    ]
-    kinds = [
-        (place, value)
-        for place in ("model", "progress", "optimizer", "generators")
-        for value in STRANGERS[:4]
-    ]
-    return payloads + [
-        Payload(f"{place} = {value!r}", partial(state_with, place, lambda v=value: v), (4,))
-        for place, value in kinds
+    system, files = CALLS["os.system"], list(BYTES.items())
+    parts = ("model", "progress", "optimizer", "generators")
+    kinds = [(part, value) for part in parts for value in STRANGERS[:4]]
+    return [
+        *(payload(f"state is {name}", 4, state_with, "", make) for name, make in CALLS.items()),
+        *(payload(f"{place} is os.system", 4, state_with, place, system) for place in PLACES),
+        payload("nested deep", 4, nested),
+        *(payload(f"file is {name}", 4, other_bytes, make) for name, make in files),
+        *(
+            payload(f"file is {name}, bare", 4, other_bytes, make, False)
+            for name, make in files[:4]
+        ),
+        *(payload(f"{p} = {v!r}", 4, state_with, p, partial(copy, v)) for p, v in kinds),
     ]
 
 
@@ -304,45 +282,29 @@ HEADERS = {
 
 
 def weight_files() -> list[Payload]:
-    payloads = [
-        Payload(
-            f"init {name} at {place!r}",
-            partial(start_from, "x.pth", partial(weights_with, place, make)),
-            (4,),
-        )
-        for name, make in CALLS.items()
-        for place in ("", "head.bias", "state_dict")
+    def of_part(place: str, make: Callable[[], Any]) -> list[str]:
+        return start_from("x.pth", partial(weights_with, place, make))
+
+    def of_header(*header: Any) -> list[str]:
+        return start_from("x.safetensors", partial(safetensors, *header))
+
+    places = [
+        (n, make, place) for n, make in CALLS.items() for place in ("", "head.bias", "state_dict")
     ]
-    payloads += [
-        Payload(
-            f"init head.bias is {name}",
-            partial(start_from, "x.pth", partial(weights_with, "head.bias", make)),
-            (4,),
-        )
-        for name, make in STRANGE_WEIGHTS.items()
-    ]
-    payloads += [
-        Payload(f"init file is {name}", partial(start_from, "x.pth", make), (4,))
-        for name, make in BYTES.items()
-    ]
-    payloads += [
-        Payload(
-            f"init header of {name}",
-            partial(start_from, "x.safetensors", partial(safetensors, header)),
-            (4,),
-        )
-        for name, header in HEADERS.items()
-    ]
-    header = partial(safetensors, b"{}", 1 << 60)
+    strange = STRANGE_WEIGHTS.items()
     return [
-        *payloads,
-        Payload("init header without end", partial(start_from, "x.safetensors", header), (4,)),
-        Payload("init zip bomb", partial(start_from, "x.pth", bomb), (4,)),
+        *(payload(f"init {n} at {place!r}", 4, of_part, place, make) for n, make, place in places),
+        *(payload(f"init head.bias is {n}", 4, of_part, "head.bias", make) for n, make in strange),
+        *(payload(f"init file is {n}", 4, start_from, "x.pth", make) for n, make in BYTES.items()),
+        *(payload(f"init header of {n}", 4, of_header, header) for n, header in HEADERS.items()),
+        payload("init header without end", 4, of_header, b"{}", 1 << 60),
+        payload("init zip bomb", 4, start_from, "x.pth", bomb),
     ]
 
 
 # ----------------------------------------------------------------------------------- configurations
 
+SYSTEM = {"_target_": "os.system", "_args_": [TOUCH]}
 TARGETS: dict[str, dict[str, Any]] = {
     "os.system": {"_args_": [TOUCH]},
     "posix.system": {"_args_": [TOUCH]},
@@ -364,18 +326,13 @@ TARGETS: dict[str, dict[str, Any]] = {
     "torch.jit.load": {"f": "evil.pt"},
     "pickle.load": {"file": "evil.pt"},
     "shutil.copy": {"src": "evil.py", "dst": CANARY},
-    "hydra.utils.instantiate": {"config": {"_target_": "os.system", "_args_": [TOUCH]}},
-    "hydra.utils.call": {"config": {"_target_": "os.system", "_args_": [TOUCH]}},
+    "hydra.utils.instantiate": {"config": SYSTEM},
+    "hydra.utils.call": {"config": SYSTEM},
     "framework.main.os.system": {"_args_": [TOUCH]},
     "framework.run.subprocess.call": {"_args_": [["touch", CANARY]]},
     "framework.train.checkpoint.torch.load": {"_args_": ["evil.pt"], "weights_only": False},
     "framework.system.durable.write_text": {"_args_": [CANARY, "x"]},
-    "framework.parallel.start_ranks.launch": {
-        "num_processes": 1,
-        "module": "evil",
-        "arguments": [],
-        "environment": {},
-    },
+    "framework.parallel.start_ranks.launch": {"_args_": [1, "evil", [], {}]},
     "framework.main.run": {
         "_args_": [["train", "model={_target_: evil.Net}", "allow_targets=[evil]"]]
     },
@@ -385,18 +342,12 @@ TARGETS: dict[str, dict[str, Any]] = {
     "torch.nn.Module.__init__.__globals__": {},
     "torch.nn.parallel.distributed.os.system": {"_args_": [TOUCH]},
     "torch.optim.optimizer.torch.load": {"_args_": ["evil.pt"]},
-    "torch.nn.Sequential": {"_args_": [{"_target_": "os.system", "_args_": [TOUCH]}]},
-    "transformers.AutoModel.from_pretrained": {
-        "pretrained_model_name_or_path": ".",
-        "trust_remote_code": True,
-    },
+    "torch.nn.Sequential": {"_args_": [SYSTEM]},
+    "transformers.AutoModel.from_pretrained": {"_args_": ["."], "trust_remote_code": True},
     "transformers.AutoModelForImageClassification.from_pretrained": {
-        "pretrained_model_name_or_path": ".",
-        "weights_only": False,
+        "_args_": ["."], "weights_only": False
     },
-    "transformers.ViTModel.from_pretrained": {
-        "_args_": [".", {"_target_": "os.system", "_args_": [TOUCH]}]
-    },
+    "transformers.ViTModel.from_pretrained": {"_args_": [".", SYSTEM]},
     "transformers.ViTForImageClassification.from_pretrained": {"_args_": ["someone/model"]},
     "transformers.AutoConfig.from_pretrained": {"_args_": ["."], "trust_remote_code": True},
     "transformers.pipeline": {"_args_": ["image-classification", "."]},
@@ -410,45 +361,34 @@ TARGETS: dict[str, dict[str, Any]] = {
         "out_features": 1,
     },
 }
+
+
+def logging_by(handler: dict[str, str]) -> dict[str, Any]:
+    return {"handlers": {"x": handler}, "root": {"handlers": ["x"]}}
+
+
+def swept(**params: str) -> dict[str, Any]:
+    return {"mode": "MULTIRUN", "sweeper": {"params": params}}
+
+
 HYDRA: dict[str, Any] = {
-    "callbacks": {"callbacks": {"x": {"_target_": "os.system", "_args_": [TOUCH]}}},
-    "env_set": {
-        "job": {
-            "env_set": {"PATH": ".", "LD_PRELOAD": "./evil.so", "PACELINE_ALLOW_TARGETS": "evil"}
-        }
-    },
+    "callbacks": {"callbacks": {"x": SYSTEM}},
+    "env_set": {"job": {"env_set": {"PATH": ".", "PACELINE_ALLOW_TARGETS": "evil"}}},
+    "env_set of a library": {"job": {"env_set": {"LD_PRELOAD": "./evil.so"}}},
     "job_logging file": {
-        "job_logging": {
-            "handlers": {"x": {"class": "logging.FileHandler", "filename": CANARY}},
-            "root": {"handlers": ["x"]},
-        }
+        "job_logging": logging_by({"class": "logging.FileHandler", "filename": CANARY})
     },
-    "job_logging factory": {
-        "job_logging": {"handlers": {"x": {"()": "evil.run"}}, "root": {"handlers": ["x"]}}
-    },
+    "job_logging factory": {"job_logging": logging_by({"()": "evil.run"})},
     "job_logging ext": {
         "job_logging": {"formatters": {"x": {"format": "ext://evil.run"}}, "root": {"handlers": []}}
     },
-    "hydra_logging": {
-        "hydra_logging": {"handlers": {"x": {"class": "evil.Net"}}, "root": {"handlers": ["x"]}}
-    },
-    "launcher": {
-        "mode": "MULTIRUN",
-        "launcher": {"_target_": "evil.Net"},
-        "sweeper": {"params": {"seed": "1,2"}},
-    },
+    "hydra_logging": {"hydra_logging": logging_by({"class": "evil.Net"})},
+    "launcher": {**swept(seed="1,2"), "launcher": {"_target_": "evil.Net"}},
     "sweeper": {"mode": "MULTIRUN", "sweeper": {"_target_": "evil.Net", "params": {"seed": "1,2"}}},
-    "sweep of targets": {"mode": "MULTIRUN", "sweeper": {"params": {"model._target_": "evil.Net"}}},
-    "sweep allows": {
-        "mode": "MULTIRUN",
-        "sweeper": {"params": {"allow_targets": "[evil]", "model._target_": "evil.Net"}},
-    },
+    "sweep of targets": swept(**{"model._target_": "evil.Net"}),
+    "sweep allows": swept(**{"allow_targets": "[evil]", "model._target_": "evil.Net"}),
     "run.dir": {"run": {"dir": "../outside"}},
-    "sweep.subdir": {
-        "mode": "MULTIRUN",
-        "sweep": {"subdir": "../../../outside"},
-        "sweeper": {"params": {"seed": "1,2"}},
-    },
+    "sweep.subdir": {**swept(seed="1,2"), "sweep": {"subdir": "../../../outside"}},
     "output_subdir": {"output_subdir": "../../../outside"},
     "overrides": {"overrides": {"task": ["allow_targets=[evil]", "model._target_=evil.Net"]}},
     "searchpath": {"searchpath": ["pkg://evil"]},
@@ -549,26 +489,14 @@ def configurations() -> list[Payload]:
     )
     for number, (target, rest) in enumerate(TARGETS.items()):
         block = {"_target_": target, **rest}
-        payloads.append(
-            Payload(f"{target}, way {number % 5}", partial(ways[number % 5], block), (2,))
-        )
-        payloads.append(
-            Payload(
-                f"{target}, partial",
-                partial(by_recipe, {"optim": {**block, "_partial_": True, "_convert_": "all"}}),
-                (2,),
-            )
-        )
-    payloads += [
-        Payload(f"hydra {name}", partial(by_recipe, {"hydra": block}), (2,))
-        for name, block in HYDRA.items()
-    ]
-    payloads += [
-        Payload(f"run.json {name}", partial(by_run, change), (2, 4))
-        for name, change in RUNS.items()
-    ]
-    return payloads + [
-        Payload(f"words {name}", partial(typed, words), (2, 3)) for name, words in WORDS.items()
+        partially = {"optim": {**block, "_partial_": True, "_convert_": "all"}}
+        payloads.append(payload(f"{target}, way {number % 5}", 2, ways[number % 5], block))
+        payloads.append(payload(f"{target}, partial", 2, by_recipe, partially))
+    return [
+        *payloads,
+        *(payload(f"hydra {n}", 2, by_recipe, {"hydra": block}) for n, block in HYDRA.items()),
+        *(Payload(f"run.json {n}", partial(by_run, change), (2, 4)) for n, change in RUNS.items()),
+        *(Payload(f"words {n}", partial(typed, words), (2, 3)) for n, words in WORDS.items()),
     ]
 
 
@@ -583,22 +511,14 @@ def typed(words: list[str]) -> list[str]:
 
 def read_by(path: str) -> list[str]:
     data = "lmdb" if path.endswith(".lmdb") else "hdf5"
-    return [
-        "train",
-        f"data={data}",
-        f"data.train={path}",
-        "data.val=null",
-        "prepare=null",
-        "batch_size=3",
-        "max_steps=1",
-    ]
+    few = ["data.val=null", "prepare=null", "batch_size=3", "max_steps=1"]
+    return ["train", f"data={data}", f"data.train={path}", *few]
 
 
 def hdf5(plant: Callable[..., Any], name: str, command: str) -> list[str]:
     """Write a store with something else in a dataset's place, and return words that read it."""
-    write_store(
-        "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, plants.IMAGE_FIELDS
-    )
+    records = {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}
+    write_store("x.h5", records, plants.IMAGE_FIELDS)
     plants._edit("x.h5", plants._replace(name, plant))
     return read_by("x.h5") if command == "train" else [command, "x.h5"]
 
@@ -622,28 +542,15 @@ def shard_named(name: str) -> list[str]:
 
     with h5py.File(path) as file:
         text = file.attrs["manifest"]
-    shard = {
-        "name": name,
-        "num_records": 3,
-        "size_bytes": os.path.getsize(path),
-        "sha256": "",
-        "digest": "",
-    }
-    Path("x/manifest.json").write_text(edited_manifest(text, shards=[shard]))
+    shard = {"name": name, "num_records": 3, "size_bytes": os.path.getsize(path)}
+    text = edited_manifest(text, shards=[{**shard, "sha256": "", "digest": ""}])
+    Path("x/manifest.json").write_text(text)
     return ["inspect", "x"]
 
 
 OUTSIDE = (
-    "../../outside.h5",
-    "/etc/hostname",
-    "..",
-    ".",
-    "",
-    "a/../../../outside.h5",
-    "a\0b.h5",
-    "~/x.h5",
-    "$HOME/x",
-    "..\\..\\x",
+    *("../../outside.h5", "/etc/hostname", "..", ".", "", "a/../../../outside.h5", "a\0b.h5"),
+    *("~/x.h5", "$HOME/x", "..\\..\\x"),
 )
 PICKLED = {
     "pickle": lambda: pickle.dumps(Reduced(os.system, TOUCH)),
@@ -657,22 +564,13 @@ def stores() -> list[Payload]:
     payloads: list[Payload] = []
     for number, plant in enumerate(plants.PLANTS):
         for place in ("records/label", "records/image/data", "crc32"):
-            command = ("train", "verify")[number % 2]
-            payloads.append(
-                Payload(
-                    f"HDF5 {plant.__name__} {place}", partial(hdf5, plant, place, command), (3,)
-                )
-            )
+            name, command = f"HDF5 {plant.__name__} {place}", ("train", "verify")[number % 2]
+            payloads.append(payload(name, 3, hdf5, plant, place, command))
     for name, make in PICKLED.items():
-        payloads.append(
-            Payload(f"LMDB record {name}", partial(lmdb_value, (1).to_bytes(8, "big"), make), (3,))
-        )
-        payloads.append(
-            Payload(f"LMDB manifest {name}", partial(lmdb_value, b"manifest", make), (3,))
-        )
-    return payloads + [
-        Payload(f"shard {name!r}", partial(shard_named, name), (3,)) for name in OUTSIDE
-    ]
+        record = (1).to_bytes(8, "big")
+        payloads.append(payload(f"LMDB record {name}", 3, lmdb_value, record, make))
+        payloads.append(payload(f"LMDB manifest {name}", 3, lmdb_value, b"manifest", make))
+    return payloads + [payload(f"shard {name!r}", 3, shard_named, name) for name in OUTSIDE]
 
 
 # ----------------------------------------------------------------------------------------- archives
@@ -692,10 +590,6 @@ def arrays(name: str, make: Callable[[], bytes]) -> list[str]:
     return ["pack", "input=arrays", f"input.path={name}", "output.path=x.h5"]
 
 
-def npz_of_objects() -> bytes:
-    return zipped(("image.npy", numpy_objects()))
-
-
 def link_in_folder() -> list[str]:
     """Write a folder that holds only a link to a file elsewhere. Return the words that pack it."""
     Path("../outside.jpg").write_bytes(b"secret")
@@ -711,30 +605,21 @@ def listed(path: str) -> list[str]:
 
 
 def archives() -> list[Payload]:
-    payloads = [
-        Payload("tar of pickles", partial(tar, "a.npy", numpy_objects()), (2, 3)),
-        Payload("npy of objects", partial(arrays, "x.npy", numpy_objects), (3,)),
-        Payload("npz of objects", partial(arrays, "x.npz", npz_of_objects), (3,)),
-        Payload("a pickle called npy", partial(arrays, "x.npy", CALLS_PICKLED), (3,)),
-        Payload(
-            "zip with names that lead out",
-            partial(arrays, "x.npz", lambda: zipped(("../../outside.npy", b"x"))),
-            (3,),
-        ),
-        Payload("a link in a folder", link_in_folder, (3,)),
-    ]
     lists = (
-        "../outside.jpg",
-        "/etc/hostname",
-        "a/../../outside.jpg",
-        "file:///etc/hostname",
-        "|touch canary",
-        "$(touch canary).jpg",
+        *("../outside.jpg", "/etc/hostname", "a/../../outside.jpg", "file:///etc/hostname"),
+        *("|touch canary", "$(touch canary).jpg"),
     )
-    return payloads + [Payload(f"list {name!r}", partial(listed, name), (3,)) for name in lists]
-
-
-CALLS_PICKLED = PICKLED["pickle"]
+    return [
+        Payload("tar of pickles", partial(tar, "a.npy", numpy_objects()), (2, 3)),
+        payload("npy of objects", 3, arrays, "x.npy", numpy_objects),
+        payload(
+            "npz of objects", 3, arrays, "x.npz", lambda: zipped(("image.npy", numpy_objects()))
+        ),
+        payload("a pickle called npy", 3, arrays, "x.npy", PICKLED["pickle"]),
+        payload("names that lead out", 3, arrays, "x.npz", lambda: zipped(("../../x.npy", b"x"))),
+        payload("a link in a folder", 3, link_in_folder),
+        *(payload(f"list {name!r}", 3, listed, name) for name in lists),
+    ]
 
 
 # ----------------------------------------------------------------------------------------- attempts
@@ -755,40 +640,36 @@ def attempts() -> list[Payload]:
     return [payload for payloads in KINDS.values() for payload in payloads()]
 
 
-def attempt(number: int, draw: random.Random) -> str:
-    """Plant payload ``number`` in the working directory and give it to the command.
+def attempt(number: int) -> str:
+    """Plant a payload in the working directory, and give it to the command.
 
-    Returns:
-        What went wrong, or "".
+    Return what went wrong, or "".
     """
-    payload = attempts()[number % len(attempts())]
+    tried = attempts()[number]
     os.mkdir(BOX)
     os.chdir(BOX)
-    words = payload.plant()
-    beside = outside()
-    done = paceline(*words, limit_s=60)
-    return "" if not (wrong := verdict(payload, done, beside)) else f"{payload.name}: {wrong}"
+    words = tried.plant()
+    around = outside()
+    wrong = verdict(tried, paceline(*words, limit_s=60), around)
+    return f"{tried.name}: {wrong}" if wrong else ""
 
 
 def outside() -> dict[str, bytes]:
     """Return the files beside the box."""
-    return {
-        path.name: path.read_bytes()
-        for path in Path("..").iterdir()
-        if path.is_file() or path.name != BOX
-    }
+    files = [path for path in Path("..").iterdir() if path.is_file() or path.name != BOX]
+    return {path.name: path.read_bytes() for path in files}
 
 
-def verdict(payload: Payload, done: Done, beside: dict[str, bytes]) -> str:
+def verdict(tried: Payload, done: Done, around: dict[str, bytes]) -> str:
     """Return what went wrong, or ""."""
     if canaries := [str(path) for path in Path("..").rglob(f"{CANARY}*")]:
         return f"EXECUTED: {canaries}"
-    if outside() != beside:
-        return f"FOLLOWED: {sorted(outside())} lie beside it now"
+    if outside() != around:
+        return f"FOLLOWED: {sorted(outside())} are around it now"
     if "Traceback" in done.out + done.err:
         return f"a traceback: {done.err[-300:]}"
     lines = [line for line in done.err.splitlines() if line.startswith("error[")]
-    if done.code not in payload.codes or len(lines) != 1:
+    if done.code not in tried.codes or len(lines) != 1:
         return f"exit code {done.code}, {len(lines)} error lines: {done.err[-300:]}"
     return ""
 
@@ -799,21 +680,8 @@ def rows(times: int, seed: int) -> Iterator[Row]:
     start = 0
     for kind, payloads in KINDS.items():
         count = max(1, min(len(payloads()), round(len(payloads()) * times / len(attempts()))))
-        counter = multiprocessing.get_context("fork").Value("i", start)
-        yield repeat(
-            f"hostile {kind}: refused in one line, nothing executed or followed",
-            partial(_next, counter),
-            count,
-            seed,
-        )
+        fault = f"hostile {kind}: refused in one line, nothing executed or followed"
+        yield repeat_numbered(fault, attempt, range(start, start + count), seed)
         start += len(payloads())
     template().cleanup()
     template.cache_clear()
-
-
-def _next(counter: Any, draw: random.Random) -> str:
-    """Try the payload that no lane has tried yet."""
-    with counter.get_lock():
-        number = counter.value
-        counter.value += 1
-    return attempt(number, draw)

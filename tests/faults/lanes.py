@@ -14,21 +14,13 @@ Attempt = Callable[[random.Random], str]  # "" or, in a line, what went wrong
 
 
 class Row(NamedTuple):
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-        fault: What was done.
-        tried: The number of attempts.
-        failed: A line for each attempt that went wrong, with the seed that repeats it.
-        seconds: How long all attempts took.
-        note: A remark for the last column.
-    """
-
-    fault: str
-    tried: int
-    failed: Sequence[str]
-    seconds: float
-    note: str = ""
+    fault: str  # what was done
+    tried: int  # attempts
+    failed: Sequence[str]  # a line for each attempt that went wrong, with the seed that repeats it
+    seconds: float  # of all attempts
+    note: str = ""  # for the last column
 
 
 def repeat(
@@ -46,6 +38,19 @@ def repeat(
     for process in processes:
         process.join()
     return Row(fault, times, failed, time.perf_counter() - start, note)
+
+
+def repeat_numbered(fault: str, attempt: Callable[[int], str], numbers: range, seed: int) -> Row:
+    """Run ``attempt`` once with every number, whichever lane is free."""
+    counter = multiprocessing.get_context("fork").Value("i", numbers.start)
+
+    def attempt_next(_: random.Random) -> str:
+        with counter.get_lock():
+            number = counter.value
+            counter.value += 1
+        return attempt(number)
+
+    return repeat(fault, attempt_next, len(numbers), seed)
 
 
 def _lane(attempt: Attempt, seeds: Sequence[int], results) -> None:

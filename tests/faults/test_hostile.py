@@ -21,13 +21,7 @@ from tests.faults.hostile import CALLS, CANARY, TARGETS, attempt, attempts
 from tests.store import test_hdf5_store as plants
 
 DRAW = random.Random(20)
-KINDS = [
-    hostile.checkpoints(),
-    hostile.weight_files(),
-    hostile.configurations(),
-    hostile.stores(),
-    hostile.archives(),
-]
+KINDS = [make() for make in hostile.KINDS.values()]
 SAMPLE = [
     payload.name
     for kind, count in zip(KINDS, (1, 1, 2, 1, 1), strict=True)
@@ -54,13 +48,12 @@ def nothing_evil_is_imported(monkeypatch):
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_hostile_payload_is_refused_in_one_line(name):
     number = [payload.name for payload in attempts()].index(name)
-    assert attempt(number, random.Random(0)) == ""
+    assert attempt(number) == ""
 
 
 def test_there_are_as_many_as_promised():
-    assert [
-        len(kind) >= least for kind, least in zip(KINDS, (30, 40, 40, 20, 10), strict=True)
-    ] == [True] * 5
+    least = (30, 40, 40, 20, 10)
+    assert all(len(kind) >= count for kind, count in zip(KINDS, least, strict=True))
     assert len({payload.name for payload in attempts()}) == len(attempts())
 
 
@@ -116,10 +109,5 @@ def test_arrays_of_objects_would_work_on_a_careless_reader():
 
 
 def test_what_is_allowed_still_runs():
-    words = [
-        "limit=16",
-        "max_steps=1",
-        "sink=[jsonl]",
-        "model._target_=framework.model.digits_net.DigitsCNN",
-    ]
-    assert paceline("train", *words).code == 0
+    words = ["limit=16", "max_steps=1", "model._target_=framework.model.digits_net.DigitsCNN"]
+    assert paceline("train", *words, "sink=[jsonl]").code == 0
