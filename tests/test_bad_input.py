@@ -88,7 +88,7 @@ def test_a_bad_jpeg_inside_a_store_is_named_by_dali():
     check(done, 3, "D106", "bad.h5")
 
 
-def test_a_field_of_the_wrong_shape_is_said_before_the_first_step():
+def test_a_field_of_the_wrong_shape_is_refused_before_the_first_step():
     np.savez("wide.npz", image=np.zeros((20, 3, 8, 8), np.uint8), label=np.zeros(20, np.int64))
     assert paceline("pack", "input=arrays", "input.path=wide.npz", "output.path=wide.h5").code == 0
     check(
@@ -99,7 +99,7 @@ def test_a_field_of_the_wrong_shape_is_said_before_the_first_step():
     )
 
 
-def test_a_missing_field_is_said_before_the_first_step():
+def test_a_missing_field_is_refused_before_the_first_step():
     np.savez("odd.npz", picture=np.zeros((20, 1, 8, 8), np.uint8))
     assert paceline("pack", "input=arrays", "input.path=odd.npz", "output.path=odd.h5").code == 0
     typed = ("model.in_channels=1", "model.num_classes=2")
@@ -112,7 +112,7 @@ def test_a_missing_field_is_said_before_the_first_step():
 
 
 @pytest.mark.slow
-def test_dali_that_is_not_installed_is_said(tmp_path):
+def test_dali_that_is_not_installed_is_refused(tmp_path):
     (tmp_path / "hidden" / "nvidia" / "dali").mkdir(parents=True)
     (tmp_path / "hidden" / "nvidia" / "__init__.py").touch()
     (tmp_path / "hidden" / "nvidia" / "dali" / "__init__.py").write_text(
@@ -122,7 +122,7 @@ def test_dali_that_is_not_installed_is_said(tmp_path):
     check(done, 5, "R103", "pip install")
 
 
-def test_images_of_different_sizes_are_said():
+def test_images_of_different_sizes_are_refused():
     image_folder("images")
     cv2.imwrite("images/cat/9.png", np.zeros((5, 9), np.uint8))
     check(

@@ -71,7 +71,7 @@ def test_the_page_of_goals_has_every_target(goals):
 # Reading while a thread launches
 
 
-def test_records_are_read_beside_the_launching_thread(monkeypatch, tmp_path):
+def test_records_are_read_while_a_thread_launches(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import launch
 

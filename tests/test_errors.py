@@ -23,7 +23,7 @@ def test_an_error_is_one_line_that_names_place_fault_and_remedy():
     )
 
 
-def test_a_note_is_said_without_commands_for_the_terminal(capsys):
+def test_a_note_is_printed_without_commands_for_the_terminal(capsys):
     say("a\x1b[2J\u202eb\n\tc")
     assert capsys.readouterr().out == "a\\x1b[2J\\u202eb\n\tc\n"
 

@@ -50,7 +50,7 @@ def test_loaders_and_stages_change_nothing():
 
 
 @pytest.mark.timeout(600)
-def test_a_run_goes_on_as_if_it_had_not_stopped():
+def test_a_resumed_run_ends_as_if_it_had_not_stopped():
     expected, _ = trained("whole", *LINEAR_ONE)
     trained("parts", *LINEAR_ONE, "max_steps=5")
     done = started("train", "resume=parts", "max_steps=null", CUBLAS_WORKSPACE_CONFIG=":4096:8")

@@ -239,7 +239,7 @@ def test_a_run_that_is_stopped_says_so_and_is_resumed_to_the_same_log(dataset, r
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
-def test_notes_of_parts_are_said_and_kept(dataset, tmp_path):
+def test_notes_of_parts_are_printed_and_kept(dataset, tmp_path):
     said = []
     summary = trained(dataset, tmp_path, "parallel=dp", "max_steps=1", say=said.append)
     assert summary["notes"]
@@ -258,7 +258,7 @@ def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
     assert any(not torch.equal(last[name], value) for name, value in state["model"].items())
 
 
-def test_with_the_clock_off_the_same_is_learned_and_nothing_is_said_of_spans(
+def test_with_the_clock_off_the_losses_are_equal_and_no_span_is_reported(
     dataset, run_dir, tmp_path
 ):
     summary = trained(dataset, tmp_path, "clock=false")
@@ -302,7 +302,7 @@ def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
 # ------------------------------------------------------------------------------------------- errors
 
 
-def test_a_run_that_goes_on_has_not_ended(dataset, tmp_path):
+def test_a_resumed_run_has_not_ended(dataset, tmp_path):
     class Killed(BaseException):
         pass
 

@@ -59,7 +59,7 @@ def test_waves_of_any_length_keep_it(channels, length):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
-def test_each_sample_sees_as_many_as_is_said(depth):
+def test_each_sample_sees_as_many_as_documented(depth):
     model = Conv1dNet(1, 4, depth).double()
     wave = torch.zeros(1, 1, 201, dtype=torch.double, requires_grad=True)
     torch.nn.init.normal_(model.last.weight)
@@ -179,7 +179,7 @@ def test_every_fourth_pixel_has_classes_and_sides(side, places):
     assert DetectNet(3, 5, 4)(torch.randn(2, 3, side, side)).shape == (2, 9, places, places)
 
 
-def test_a_place_sees_as_many_pixels_as_is_said():
+def test_a_place_sees_as_many_pixels_as_documented():
     net = DetectNet(3, 1, 4).double().eval()
     image = torch.randn(1, 3, 101, 101, dtype=torch.double, requires_grad=True)
     lose_no_gradient(net)

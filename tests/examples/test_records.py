@@ -95,7 +95,7 @@ def test_a_recording_is_cut_into_chunks():
     assert waves["noisy"].dtype == waves["clean"].dtype == np.float32
 
 
-def test_tone_and_noise_are_as_loud_as_is_said():
+def test_tone_and_noise_are_as_loud_as_configured():
     waves = _waves()
     assert np.mean(waves["clean"] ** 2) == pytest.approx(0.5, rel=1e-3)
     assert np.std(waves["noisy"] - waves["clean"]) == pytest.approx(0.5, rel=0.1)

@@ -52,7 +52,7 @@ def kills(times: int, seed: int) -> Iterator[Row]:
 def stops(times: int, seed: int) -> Iterator[Row]:
     fault = "SIGTERM, SIGUSR1: saved, nothing lost"
     with place_of() as place:
-        yield repeat(fault, partial(training.told_to_stop, place), times, seed)
+        yield repeat(fault, partial(training.stopped_by_signal, place), times, seed)
 
 
 def saves(times: int, seed: int) -> Iterator[Row]:

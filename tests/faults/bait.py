@@ -72,23 +72,23 @@ def attempt(bait: Bait) -> str:
     os.chdir(BOX)
     Path(SECRET).write_bytes(b"secret")
     words = bait.plant()
-    beside = outside()
-    said = guarded(_answered, words, bait.victim, wait_s=WAIT_S)
+    around = outside()
+    outcome = guarded(_answered, words, bait.victim, wait_s=WAIT_S)
     if list(Path("..").rglob(f"{CANARY}*")):
-        said = "EXECUTED"
-    elif outside() != beside:
-        said = f"FOLLOWED: {sorted(outside())} lie beside it now"
+        outcome = "EXECUTED"
+    elif outside() != around:
+        outcome = f"FOLLOWED: {sorted(outside())} are around it now"
     os.chdir("..")
-    return f"{bait.name}: {said}" if said else ""
+    return f"{bait.name}: {outcome}" if outcome else ""
 
 
 def _answered(words: tuple[str, ...], victim: str) -> str:
-    said = answered(*words)
+    outcome = answered(*words)
     errors = Path("err").read_text(errors="replace")
     is_about_choices = "error[C199]" in errors  # the file was read, and has no images to cut
-    if not said and "error[" in errors and victim not in errors and not is_about_choices:
+    if not outcome and "error[" in errors and victim not in errors and not is_about_choices:
         return f"does not name {victim}: {errors[-300:]}"
-    return said
+    return outcome
 
 
 # -------------------------------------------------------------------------------------- shards

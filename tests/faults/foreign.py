@@ -253,11 +253,11 @@ def _answered(case: Case, data: bytes, expected: Any = None) -> str:
     for name, content in case.contents.items():
         Path(name).write_bytes(data if name == case.victim else content)
         os.utime(name, ns=(TIME_NS, TIME_NS))
-    said = answered(*case.words)
+    outcome = answered(*case.words)
     errors = Path("err").read_text(errors="replace")
-    if said or "error[" in errors:
+    if outcome or "error[" in errors:
         own = case.victim.removesuffix(INDEX_SUFFIX)
-        return said or ("" if own in errors else f"does not name {own}: {errors[-300:]}")
+        return outcome or ("" if own in errors else f"does not name {own}: {errors[-300:]}")
     return _wrong_result(expected) if case.packs else ""
 
 
@@ -285,12 +285,12 @@ def _whole(name: str) -> Any:
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        said = guarded(_answered, case, case.contents[case.victim])
+        outcome = guarded(_answered, case, case.contents[case.victim])
         store = open_store(PACKED)
         records = plain(store.read(torch.arange(store.manifest.num_records)))
         store.close()
         os.chdir(here)
-    assert not said, said
+    assert not outcome, outcome
     return records
 
 
@@ -381,10 +381,10 @@ def _heard(data: bytes) -> str:
     usual = sounds()["WAV PCM_16 of 1"]
     for name, content in (("0", usual), ("victim", data), ("z", usual)):
         Path(f"in/a/{name}.wav").write_bytes(content)
-    said = answered(*PACK[:2], "output.path=out.h5", "output=hdf5", "workers=0", "input.path=in")
+    outcome = answered(*PACK[:2], "output.path=out.h5", "output=hdf5", "workers=0", "input.path=in")
     errors = Path("err").read_text(errors="replace")
-    if said or "error[" in errors:
-        return said or ("" if "victim" in errors else f"does not name the file: {errors[-300:]}")
+    if outcome or "error[" in errors:
+        return outcome or ("" if "victim" in errors else f"does not name the file: {errors[-300:]}")
     for transform in (SoundWindow(400), NoTransform()):
         source = hdf5_source("out.h5", context=make_context(3, transform=transform))
         try:

@@ -36,11 +36,11 @@ def guarded(work: Callable[..., str], *arguments: object, wait_s: float = WAIT_S
     child = forked(_do, work, arguments, send)
     send.close()
     try:
-        said = receive.recv() if receive.poll(wait_s) else f"hangs: more than {wait_s:g} s"
+        outcome = receive.recv() if receive.poll(wait_s) else f"hangs: more than {wait_s:g} s"
     except EOFError:
         child.join()
         hangs = child.exitcode == -signal.SIGXCPU
-        said = (
+        outcome = (
             f"hangs: more than {LIMIT_S} s of work"
             if hangs
             else f"crashed: exit code {child.exitcode}"
@@ -49,7 +49,7 @@ def guarded(work: Callable[..., str], *arguments: object, wait_s: float = WAIT_S
         child.kill()
     child.join()
     receive.close()
-    return said
+    return outcome
 
 
 def _do(work: Callable[..., str], arguments: tuple[object, ...], send: Connection) -> None:
@@ -65,11 +65,11 @@ def _do(work: Callable[..., str], arguments: tuple[object, ...], send: Connectio
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        said = work(*arguments)
+        outcome = work(*arguments)
     except BaseException as error:  # noqa: BLE001  # that is what is looked for
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        outcome = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     grown = 1024 * (_kilobytes("VmHWM") - before)
-    send.send(said or (f"grew by {grown >> 20} MiB" if grown > MOST_BYTES else ""))
+    send.send(outcome or (f"grew by {grown >> 20} MiB" if grown > MOST_BYTES else ""))
     os._exit(0)
 
 

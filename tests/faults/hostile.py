@@ -345,7 +345,8 @@ TARGETS: dict[str, dict[str, Any]] = {
     "torch.nn.Sequential": {"_args_": [SYSTEM]},
     "transformers.AutoModel.from_pretrained": {"_args_": ["."], "trust_remote_code": True},
     "transformers.AutoModelForImageClassification.from_pretrained": {
-        "_args_": ["."], "weights_only": False
+        "_args_": ["."],
+        "weights_only": False,
     },
     "transformers.ViTModel.from_pretrained": {"_args_": [".", SYSTEM]},
     "transformers.ViTForImageClassification.from_pretrained": {"_args_": ["someone/model"]},

@@ -58,11 +58,11 @@ def _lane(attempt: Attempt, seeds: Sequence[int], results) -> None:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:
-                said = attempt(random.Random(seed))
+                outcome = attempt(random.Random(seed))
             except Exception as error:  # noqa: BLE001  # counted, and told
-                said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                outcome = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             os.chdir("/")
-        results.put(f"seed {seed}: {said}" if said else "")
+        results.put(f"seed {seed}: {outcome}" if outcome else "")
 
 
 def told(row: Row) -> str:

@@ -121,8 +121,8 @@ def image_file(draw: random.Random) -> tuple[str, bytes]:
     return name, files.mutated(files.images()[name], draw)
 
 
-def named(name: str, said: str) -> str:
-    return f"{name}: {said}" if said else ""
+def named(name: str, outcome: str) -> str:
+    return f"{name}: {outcome}" if outcome else ""
 
 
 def decoded(draw: random.Random) -> str:
@@ -253,7 +253,7 @@ def stored(draw: random.Random) -> str:
     data, expected = whole_store(ending, kind)
     damage = draw.choice((flips, mutations, mutations, truncations))
     Path(f"x.{ending}").write_bytes(next(damage(data, 1, seed=draw.randrange(1 << 30))))
-    said = guarded(
+    outcome = guarded(
         verdict,
         {"h5": HDF5Store, "lmdb": LMDBStore}[ending],
         f"x.{ending}",
@@ -262,8 +262,8 @@ def stored(draw: random.Random) -> str:
     )
     return (
         ""
-        if said in ("right", "found", "refused")
-        else f"{ending} {kind} {damage.__name__}: {said}"
+        if outcome in ("right", "found", "refused")
+        else f"{ending} {kind} {damage.__name__}: {outcome}"
     )
 
 
@@ -308,7 +308,7 @@ def packed_inputs(draw: random.Random) -> str:
     victim = next(iter(contents))
     for file, data in contents.items():
         Path(file).write_bytes(files.mutated(data, draw) if file == victim else data)
-    said = guarded(
+    outcome = guarded(
         answered,
         "pack",
         f"input={name}",
@@ -317,7 +317,7 @@ def packed_inputs(draw: random.Random) -> str:
         "output.path=out.lmdb",
         "workers=0",
     )
-    return named(name, said)
+    return named(name, outcome)
 
 
 # ----------------------------------------------------------------------------- recipes, checkpoints
@@ -331,8 +331,8 @@ def recipe(dataset: str, draw: random.Random) -> str:
     Path("recipes").mkdir()
     Path("recipes/mine.yaml").write_text(text, encoding="utf-8", errors="surrogateescape")
     short = ["max_steps=2", "limit=64", "epochs=1", "sink=[]", f"dataset={dataset}"]
-    said = guarded(answered, "train", "--config-dir", ".", "recipes=mine", *short)
-    return f"{said}; the recipe: {text!r}" if said else ""
+    outcome = guarded(answered, "train", "--config-dir", ".", "recipes=mine", *short)
+    return f"{outcome}; the recipe: {text!r}" if outcome else ""
 
 
 def value(dataset: str, draw: random.Random) -> str:
@@ -346,8 +346,10 @@ def value(dataset: str, draw: random.Random) -> str:
     short = [f"{name}={number}" for name, number in SHORT.items() if name != key]
     if "transform.size" in known and key != "transform.size":
         short += ["transform.size=[32,32]"]  # digits of 224 need 600 MiB
-    said = guarded(answered, "train", *parts, *short, "recipes=digits", f"dataset={dataset}", word)
-    return f"{' '.join(parts)} {word}: {said}" if said else ""
+    outcome = guarded(
+        answered, "train", *parts, *short, "recipes=digits", f"dataset={dataset}", word
+    )
+    return f"{' '.join(parts)} {word}: {outcome}" if outcome else ""
 
 
 def bad_value(text: str, draw: random.Random) -> str:
@@ -390,10 +392,10 @@ def resumed(place: training.Place, folder: str, draw: random.Random) -> str:
     else:
         what = changed(state, draw)
         save_state(newest, state, 1, 9)
-    said = guarded(
+    outcome = guarded(
         answered, "train", "resume=run", "allow_targets=[tests]", "epochs=4", "max_steps=48"
     )
-    return named(what, said)
+    return named(what, outcome)
 
 
 def stamped(path: Path, payload: bytes) -> None:

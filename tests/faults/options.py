@@ -162,7 +162,7 @@ def is_refused_or_runs(dataset: str, combination: tuple, draw: random.Random, *m
 def wrong(words: list[str], done: Done) -> str:
     """Return what is wrong with how a command ended.
 
-    "" means that it trained, or said in one line what is wrong, by which rule, and what to do.
+    "" means that it trained, or outcome in one line what is wrong, by which rule, and what to do.
     """
     lines = done.err.splitlines()
     refusals = [line for line in lines if re.match(r"error\[[CDR]\d+\]: .+: .+; .+", line)]

@@ -194,24 +194,24 @@ def words_of(way: Way, place: Path) -> list[str]:
     return [*way.words, *dataset]
 
 
-def is_survived(place: Path, way: Way, took_s: float, go_on: bool, draw: random.Random) -> str:
+def is_survived(place: Path, way: Way, took_s: float, twice: bool, draw: random.Random) -> str:
     """Signal one start at a random moment and look at what is left.
 
     Args:
         place: What ``make_place`` has made.
         way: The command.
         took_s: How long it takes to its end.
-        go_on: Whether the same command is run again, to its end.
+        twice: Whether the same command is run again, to its end.
         draw: Draws the moment and the signal.
 
     Returns:
         What went wrong, or nothing.
     """
     number, moment_s = draw.choice(NUMBERS), draw.uniform(0, took_s)
-    return wrong(place, way, number, moment_s, go_on)
+    return wrong(place, way, number, moment_s, twice)
 
 
-def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> str:
+def wrong(place: Path, way: Way, number: int, moment_s: float, twice: bool) -> str:
     """Return what goes wrong if ``number`` arrives ``moment_s`` after Paceline's first line."""
     before = orphaned_memory()
     if way.words[0] == "pack":
@@ -222,7 +222,7 @@ def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> s
     started.send(number, way.group)
     done = started.end()
     fault = fault_of(done, number) or left_behind(started, done.code, before, place, way)
-    if not fault and go_on:
+    if not fault and twice:
         again = words_of(way, place)
         if way.words[0] == "train" and way.words[-1] != "hydra.sweep.dir=sweep":
             again.append("resume=auto")
@@ -293,9 +293,9 @@ def rows(times: int, seed: int, lanes: int = 2) -> Iterator[Row]:
         place = make_place(Path(folder))
         for way in WAYS:
             took_s = duration_s(place, way)
-            for go_on, share in ((False, each - each // 5), (True, each // 5)):
-                name = f"a signal while it starts, {'then again' if go_on else 'once'}: {way.name}"
-                attempt = partial(is_survived, place, way, took_s, go_on)
+            for twice, share in ((False, each - each // 5), (True, each // 5)):
+                name = f"a signal while it starts, {'then again' if twice else 'once'}: {way.name}"
+                attempt = partial(is_survived, place, way, took_s, twice)
                 if share:
                     yield repeat(name, attempt, share, seed, lanes, f"in {took_s:.1f} s")
 

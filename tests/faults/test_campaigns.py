@@ -107,7 +107,7 @@ def test_a_file_that_is_cut_off_is_named_or_gives_every_record():
     assert foreign.cut("input=lmdb", random.Random(6)) == ""
 
 
-def test_a_damaged_sound_is_packed_and_heard_or_named():
+def test_a_damaged_sound_is_packed_and_read_or_named():
     assert foreign.heard(random.Random(4)) == ""
 
 
@@ -155,7 +155,7 @@ MOMENTS = [(2.5, signal.SIGINT, WORKERS), (4.0, signal.SIGTERM, ALL_RANKS)]
     ("moment_s", "number", "way"), MOMENTS, ids=[way.name for _, _, way in MOMENTS]
 )
 def test_a_signal_after_some_time_and_the_same_command_again(place, moment_s, number, way):
-    assert starting.wrong(place, way, number, moment_s, go_on=True) == ""
+    assert starting.wrong(place, way, number, moment_s, twice=True) == ""
 
 
 # ------------------------------------------------------------------ the checks must be able to fail
@@ -201,8 +201,8 @@ def test_a_file_that_is_left_open_is_reported(monkeypatch):
 
 def test_the_packed_records_are_compared_with_those_of_the_whole_file():
     case = foreign.cases()["input=parquet"]
-    said = foreign.guarded(foreign._answered, case, case.contents[case.victim], {"label": [5]})
-    assert "other records" in said
+    outcome = foreign.guarded(foreign._answered, case, case.contents[case.victim], {"label": [5]})
+    assert "other records" in outcome
 
 
 def test_a_file_that_no_error_names_is_reported():
@@ -210,7 +210,7 @@ def test_a_file_that_no_error_names_is_reported():
     assert "does not name x" in bait.attempt(item)
 
 
-def test_a_canary_and_a_change_beside_the_box_are_reported(monkeypatch):
+def test_a_canary_and_a_change_outside_the_box_are_reported(monkeypatch):
     for path, words in (("canary", "EXECUTED"), ("../outside.jpg", "FOLLOWED")):
         monkeypatch.setattr(
             bait, "answered", lambda *_, path=path: Path(path).write_text("") and ""

@@ -316,7 +316,7 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time():
 
 
 @needs_root
-def test_p16_too_small_a_disk_is_said_before_anything_is_written():
+def test_p16_too_small_a_disk_is_refused_before_anything_is_written():
     Path("disk").mkdir()
     done = forked.paceline(
         "pack", *arrays(1000), "output.path=disk/x.h5", before=lambda: small_disk("disk", "1m")
@@ -412,7 +412,7 @@ def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole():
 # ------------------------------------------------------------------------- P22, P23: few, any order
 
 
-def test_p22_nothing_to_pack_is_said_and_no_store_is_made():
+def test_p22_nothing_to_pack_is_refused_and_no_store_is_made():
     put("images/a/x.txt", b"")
     done = paceline("pack", "input.path=images", "output.path=x.h5")
     assert is_one_line(done, "D110", 3, "images")

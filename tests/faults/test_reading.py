@@ -120,7 +120,7 @@ def test_r3_a_flipped_bit_is_found_in_the_first_epoch_and_by_verify(path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_r5_a_store_of_a_later_version_is_said_before_anything_starts(path):
+def test_r5_a_store_of_a_later_version_is_refused_before_anything_starts(path):
     digits(path)
     if path == "x.h5":
         with h5py.File(path, "r+") as file:
@@ -279,7 +279,7 @@ def test_r11_a_store_without_records_is_refused():
     assert is_one_line(paceline(*train(path)), "D109", 3)
 
 
-def test_r11_a_single_record_is_learned_from():
+def test_r11_a_single_record_trains():
     digits("x.h5", 1)
     assert paceline(*train("x.h5", "epochs=1")).code == 0
 

@@ -56,12 +56,12 @@ SLOW_POINTS = [pytest.param(p, marks=pytest.mark.slow) for p in POINTS if p not 
 
 
 @pytest.mark.parametrize("point", [*FEW_POINTS, *SLOW_POINTS])
-def test_t3_a_run_killed_in_a_save_goes_on_to_the_same_bits(place, point):
+def test_t3_a_run_killed_in_a_save_resumes_to_the_same_bits(place, point):
     assert training.killed_while_saving(place, point, random.Random(point)) == ""
 
 
 def test_a_run_stopped_by_a_signal_loses_nothing(place):
-    assert training.told_to_stop(place, random.Random(0)) == ""
+    assert training.stopped_by_signal(place, random.Random(0)) == ""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def place_of_two(place, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_t2_t18_a_rank_that_is_killed_takes_all_down_and_the_run_goes_on(place_of_two):
+def test_t2_t18_a_rank_that_is_killed_ends_all_and_the_run_resumes(place_of_two):
     assert training.one_killed(place_of_two, random.Random(0)) == ""
 
 
@@ -82,8 +82,8 @@ def test_all_ranks_restart_and_reach_the_same_bits(place_of_two):
 
 def test_t4_damaged_states_are_reported_before_they_are_unpickled(tmp_path):
     whole = training.make_state(tmp_path / "state.pt")
-    said = [training.is_refused(whole, random.Random(seed)) for seed in range(100)]
-    assert set(said) == {""}
+    outcome = [training.is_refused(whole, random.Random(seed)) for seed in range(100)]
+    assert set(outcome) == {""}
 
 
 # ----------------------------------------------------------------------------------------- resuming
@@ -145,7 +145,7 @@ def test_t26_after_a_kill_tensorboard_has_every_step_once(place):
     assert [event.step for event in events.Scalars("loss/train")] == list(range(1, 46))
 
 
-def test_the_same_command_with_auto_starts_goes_on_and_says_when_it_is_done(place):
+def test_the_same_command_with_auto_starts_resumes_and_says_when_it_is_done(place):
     again = train(place, "resume=auto")
     with Command(*again) as command:  # killed as soon as it has a directory
         wait_for(lambda: Path(RUN, "run.json").exists(), "its beginning")
@@ -245,9 +245,9 @@ def stopped_ranks(place, victim, number):
     ],
 )
 def test_t13_if_any_rank_gets_a_signal_all_ranks_save_at_one_step(place, victim, number):
-    code, said = stopped_ranks(place, victim, number)
-    state = read_state(Path(RUN, said["checkpoint"]))
-    assert (code, said["code"], state["progress"]["step"]) == (75, 75, said["step"])
+    code, outcome = stopped_ranks(place, victim, number)
+    state = read_state(Path(RUN, outcome["checkpoint"]))
+    assert (code, outcome["code"], state["progress"]["step"]) == (75, 75, outcome["step"])
     assert len(state["generators"]) == len(state["pending"]["ranks"]) == 2
 
 
@@ -288,7 +288,7 @@ def losses(run_dir):
 
 
 @pytest.mark.slow
-def test_t8_one_rank_then_four_then_two_go_on_in_the_same_order(place):
+def test_t8_one_rank_then_four_then_two_keep_the_same_order(place):
     common = gentle(place)
     good(paceline(*common, "max_steps=30", "hydra.run.dir=whole"))
     good(paceline(*common, "max_steps=7", f"hydra.run.dir={RUN}"))

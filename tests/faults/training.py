@@ -130,7 +130,7 @@ def same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def go_on(place: Place, precision: str, draw: random.Random) -> list[str]:
+def next_start(place: Place, precision: str, draw: random.Random) -> list[str]:
     """Return the command line of the next start, with a way that is drawn for it.
 
     It resumes from the newest state, or starts a new run if nothing was saved yet.
@@ -159,16 +159,16 @@ def killed_at_random(place: Place, draw: random.Random) -> str:
     moment_s = draw.uniform(0.1, 1.05 * place.ends[precision][2])
     # perhaps a first run that is killed earlier, so that the next one starts in the middle
     for _ in range(draw.randint(0, 1)):
-        with Command(*go_on(place, precision, draw)) as command:
+        with Command(*next_start(place, precision, draw)) as command:
             command.process.join(draw.uniform(0.3, 1.0) * place.ends[precision][2])
-    with Command(*go_on(place, precision, draw)) as command:
+    with Command(*next_start(place, precision, draw)) as command:
         command.process.join(moment_s)
     return torn() or resumed(place, precision, draw)
 
 
 def resumed(place: Place, precision: str, draw: random.Random) -> str:
     """Resume the run to its end. Return how it differs from the undisturbed one, or ""."""
-    good(paceline(*go_on(place, precision, draw)))
+    good(paceline(*next_start(place, precision, draw)))
     return difference(place, precision)
 
 
@@ -191,7 +191,7 @@ def killed_while_saving(place: Place, point: str, draw: random.Random) -> str:
     """Kill a run with SIGKILL at one named point of a save."""
     precision = draw.choice(precisions_of(place))
     with Command(
-        *go_on(place, precision, draw), before=die_at(point, draw.randint(1, 12))
+        *next_start(place, precision, draw), before=die_at(point, draw.randint(1, 12))
     ) as command:
         code = command.wait().code
     if code not in (-signal.SIGKILL, 0):
@@ -199,23 +199,23 @@ def killed_while_saving(place: Place, point: str, draw: random.Random) -> str:
     return torn() or resumed(place, precision, draw)
 
 
-def told_to_stop(place: Place, draw: random.Random) -> str:
+def stopped_by_signal(place: Place, draw: random.Random) -> str:
     """Send SIGTERM or SIGUSR1 at a random moment.
 
     The run must have saved the state of its last step, unless it had none to save.
     """
     precision = draw.choice(precisions_of(place))
     number = draw.choice((signal.SIGTERM, signal.SIGUSR1))
-    with Command(*go_on(place, precision, draw)) as command:
+    with Command(*next_start(place, precision, draw)) as command:
         time.sleep(draw.uniform(0, place.ends[precision][2]))
         os.kill(command.pid, number)
         done = command.wait()
     path = newest_path(Path(RUN))
     if done.code == 75:
-        said = json.loads(Path(RUN, "exit.json").read_text())
+        outcome = json.loads(Path(RUN, "exit.json").read_text())
         state = path and (read_state(path)["progress"]["step"], f"checkpoints/{path.name}")
-        if state != (said["step"], said["checkpoint"]):
-            return f"exit.json says {said}, the newest state is {path}"
+        if state != (outcome["step"], outcome["checkpoint"]):
+            return f"exit.json says {outcome}, the newest state is {path}"
     elif done.code == 143:
         if path is not None:
             return "143, though there was a state to save"
@@ -248,7 +248,7 @@ def ranks_of(pid: int) -> list[int]:
 
 def one_killed(place: Place, draw: random.Random) -> str:
     """Kill a rank, or now and then the parent, with SIGKILL."""
-    with Command(*go_on(place, "fp32", draw), *DDP, before=importable) as command:
+    with Command(*next_start(place, "fp32", draw), *DDP, before=importable) as command:
         wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
         ranks = ranks_of(command.pid)
         time.sleep(draw.uniform(0, 0.9 * place.ends["ddp"][2]))
@@ -263,14 +263,14 @@ def one_killed(place: Place, draw: random.Random) -> str:
         return f"exit code {code} after {took_s:.0f} s"
     if damaged := torn():
         return damaged
-    good(paceline(*go_on(place, "fp32", draw), *DDP, before=importable))
+    good(paceline(*next_start(place, "fp32", draw), *DDP, before=importable))
     return difference(place, "ddp")
 
 
 def killed_and_started_again(place: Place, draw: random.Random) -> str:
     """Kill a rank with SIGKILL. The launcher starts all ranks again."""
     with Command(
-        *go_on(place, "fp32", draw), *DDP, "parallel.max_restarts=3", before=importable
+        *next_start(place, "fp32", draw), *DDP, "parallel.max_restarts=3", before=importable
     ) as command:
         wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
         ranks = ranks_of(command.pid)
@@ -293,7 +293,7 @@ def killed_and_started_again(place: Place, draw: random.Random) -> str:
 
 def one_killed_while_they_meet(place: Place, draw: random.Random) -> str:
     """Kill a rank with SIGKILL while the other waits for it, before anything can be saved."""
-    with Command(*go_on(place, "fp32", draw), *DDP, before=importable) as command:
+    with Command(*next_start(place, "fp32", draw), *DDP, before=importable) as command:
         wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
         ranks = ranks_of(command.pid)
         victim = draw.choice(ranks)

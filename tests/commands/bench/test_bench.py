@@ -116,7 +116,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("words", "number"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
-def test_nonsense_is_one_line_and_leaves_nothing(words, number):
+def test_a_wrong_command_is_refused_and_leaves_nothing(words, number):
     with pytest.raises(ConfigError, match=rf"error\[{number}\]"):
         main(words)
     assert not os.listdir()

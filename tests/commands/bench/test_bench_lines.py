@@ -161,7 +161,7 @@ def bench(speeds=(), **changes) -> Bench:
     return Bench({**header, **changes}, lines)
 
 
-def test_another_machine_another_version_and_other_settings_are_said():
+def test_another_machine_another_version_and_other_settings_are_noted():
     newer = {"machine": {"processor": "y"}, "versions": {"torch": "2.14"}}
     other = bench(**newer, overrides=["workers.num=2"])
     assert list(notes([bench()], [other], DEFAULT)) == [
@@ -171,7 +171,7 @@ def test_another_machine_another_version_and_other_settings_are_said():
     ]
 
 
-def test_a_machine_that_was_itself_slower_is_said():
+def test_a_machine_that_was_itself_slower_is_noted():
     slower = bench([0.9 * speed for speed in STEADY])
     (note,) = notes([bench(STEADY)], [slower], DEFAULT)
     assert note.startswith("the machine itself was 10.0% slower in the second, ")

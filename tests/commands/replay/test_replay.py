@@ -54,7 +54,7 @@ def test_the_worst_step_is_found(run):
         (["run", "setp=3"], "C102"),
     ],
 )
-def test_what_cannot_be_replayed_is_said_in_one_line(run, words, number):
+def test_a_wrong_command_is_refused_in_one_line(run, words, number):
     assert is_one_error_line(paceline("replay", *words), number)
     assert not Path("outputs/replay").exists()
 

@@ -197,7 +197,7 @@ def test_a_run_that_diverged_is_searched_after_its_last_report():
     ("text", "number"),
     [("0", 340), ("worst", 340), ("max:", 340), ("21", 341), ("max:los", 342), ("nan", 343)],
 )
-def test_what_names_no_step_is_said(text, number):
+def test_a_text_that_names_no_step_is_refused(text, number):
     with pytest.raises(ConfigError, match=f"C{number}"):
         choose_step(text, history(*REPORTS[:2]))
 
@@ -271,7 +271,7 @@ def test_the_files_show_records_in_their_order(tmp_path, summary):
     assert cv2.imread(str(folder / "batch.png")).shape[2] == 3
 
 
-def test_what_counts_is_said(summary, capsys):
+def test_the_terminal_shows_the_step_the_search_and_the_differences(summary, capsys):
     print_replay(summary)
     text = capsys.readouterr().out
     assert "step 7 of epoch 2: loss nan, learning rate 0.1, and the step was skipped" in text

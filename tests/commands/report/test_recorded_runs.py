@@ -180,7 +180,7 @@ def test_runs_are_found_below_dates_and_each_once(tmp_path):
     assert [run.name for run in find_runs([str(last), all_of_them, all_of_them])] == ["b", "a"]
 
 
-def test_bench_files_are_found_beside_runs_and_metrics_are_none(tmp_path):
+def test_bench_files_and_runs_are_found_in_one_folder(tmp_path):
     make_run(tmp_path / "a")
     make_bench(tmp_path / "bench.jsonl", [cell(100.0, data="x")])
     (tmp_path / "other.jsonl").write_text("{}\n")
@@ -191,7 +191,7 @@ def test_bench_files_are_found_beside_runs_and_metrics_are_none(tmp_path):
     ("name", "number"),
     [("absent", 175), ("a" * 300, 175), ("empty", 176), ("file.txt", 177), ("bench.jsonl", 176)],
 )
-def test_what_cannot_be_reported_is_said(tmp_path, name, number):
+def test_a_place_without_runs_is_refused(tmp_path, name, number):
     Path("empty").mkdir()
     Path("file.txt").write_text("x")
     make_bench(Path("bench.jsonl"), [])

@@ -58,7 +58,7 @@ def test_a_directory_may_have_any_name(tmp_path, name):
     assert not (tmp_path / "outputs").exists()
 
 
-def test_a_bench_file_has_its_page_beside_it(tmp_path):
+def test_the_page_of_a_bench_file_is_in_its_folder(tmp_path):
     make_bench(tmp_path / "b.jsonl", [cell(1.0, data="a"), cell(2.0, data="b")])
     done = paceline("report", "b.jsonl")
     assert done.code == 0
@@ -78,7 +78,7 @@ def test_a_bench_file_has_its_page_beside_it(tmp_path):
         (["--fast", "a"], "C124"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path, words, number):
+def test_a_wrong_command_is_refused_in_one_line(tmp_path, words, number):
     make_run(tmp_path / "a")
     done = paceline("report", *words)
     assert is_one_error_line(done, number)
@@ -190,7 +190,7 @@ def test_only_keys_that_differ_are_among_the_differences(tmp_path):
     assert "model.width" not in html
 
 
-def test_a_page_is_written_with_its_pictures_beside_it(tmp_path, capsys):
+def test_a_page_is_written_with_its_pictures(tmp_path, capsys):
     for number in range(2):
         make_run(tmp_path / "sweep" / str(number), (f"seed={number}",))
     report.write_report(["sweep"], Path("sweep/report.html"))
@@ -262,7 +262,7 @@ def test_of_a_bench_the_median_of_the_rounds_counts():
     assert relative_times([base, replace(other, what="loader")], "first").times == [1.0, None]
 
 
-def test_runs_that_learned_the_same_are_found():
+def test_runs_with_equal_losses_are_grouped():
     runs = [run(losses=losses) for losses in ([3, 2], [3, 2.1], [], [3, 2], [3, 2, 1])]
     assert report.equal_losses(runs) == [[0, 3], [1], [4]]
 
@@ -340,13 +340,13 @@ def test_other_parts_and_other_machines_are_not_compared(first, second):
     ],
     ids=["few", "busy"],
 )
-def test_without_repeats_and_beside_other_programs_nothing_is_claimed(count, load, why):
+def test_few_repeats_and_busy_machines_prove_nothing(count, load, why):
     by_title = shown([*repeats("plain", [800.0] * count), *repeats("x", [100.0] * count, load)])
     assert by_title["Speed"].value == "no difference can be claimed"
     assert why in by_title["Speed"].detail
 
 
-def test_runs_that_learned_differently_are_not_called_the_same(tmp_path):
+def test_runs_with_other_losses_are_not_called_the_same(tmp_path):
     lines = [{"step": 1, "split": "train", "loss": 9.0, "lr": 1}]
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b")]
     by_title = cards_of(*runs, make_run(tmp_path / "c", lines=lines))

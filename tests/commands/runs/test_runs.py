@@ -90,7 +90,7 @@ def test_only_choices_that_differ_are_shown(tmp_path, capsys):
     assert "b: failed: why" in text
 
 
-def test_names_and_statuses_are_whole_beside_long_choices(tmp_path, capsys):
+def test_long_choices_do_not_shorten_names_and_statuses(tmp_path, capsys):
     name = "2026-11-27/23-42-01.123456-1234{}"
     for number in range(2):
         words = [f"key{key}={'x' * 40}{number}" for key in range(6)]
@@ -131,7 +131,7 @@ def test_a_folder_is_listed_sorted_and_chosen_from(tmp_path):
         ((".", "action=delete"), "C101"),
     ],
 )
-def test_a_mistake_is_one_line(tmp_path, words, number):
+def test_a_wrong_command_is_refused_in_one_line(tmp_path, words, number):
     make_run(tmp_path / "a")
     done = paceline("runs", *words)
     assert is_one_error_line(done, number)

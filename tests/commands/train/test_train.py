@@ -75,7 +75,7 @@ def start(*words: str) -> subprocess.Popen:
     ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGUSR1, 75)]
 )
 @pytest.mark.parametrize("parallel", ["none", "ddp"])
-def test_a_signal_saves_and_says_how_to_go_on(number, code, parallel):
+def test_a_signal_saves_and_says_how_to_resume(number, code, parallel):
     process = start("epochs=5000", f"parallel={parallel}")
     process.send_signal(number)
     assert process.wait(LIMIT_S) == code
@@ -128,7 +128,7 @@ def test_torchrun_starts_ranks_of_one_run():
     assert losses(Path("run")) == pytest.approx(losses(Path("alone")), rel=1e-5)
 
 
-def test_a_lost_rank_is_said_in_one_line(tmp_path):
+def test_a_lost_rank_ends_the_run_in_one_line(tmp_path):
     (tmp_path / "lost.py").write_text(
         "import os, signal\nfrom framework.objective.classify import Classify\n"
         "class Dies:\n"

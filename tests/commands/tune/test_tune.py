@@ -34,7 +34,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("words", "number"), WRONG, ids=lambda value: value[-1] if isinstance(value, list) else ""
 )
-def test_nonsense_is_one_line_before_anything_is_measured(words, number, capsys):
+def test_a_wrong_command_is_refused_before_anything_is_measured(words, number, capsys):
     from framework.main import run
 
     assert run(["tune", *words]) == 2
