@@ -40,9 +40,8 @@ LOADERS = {
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    yield repeat(
-        "a loader opened, left in any way, closed: nothing stays", leaves_nothing, times, seed
-    )
+    fault = "a loader opened, left in any way, closed: nothing stays"
+    yield repeat(fault, leaves_nothing, times, seed)
     yield repeat(f"memory over {SERIES} such cycles", memory_stays, -(-times // SERIES), seed)
 
 
@@ -133,16 +132,8 @@ def twice(loader, draw: random.Random) -> None:
 
 
 ENDINGS = (
-    closed,
-    dropped,
-    whole,
-    broken_off,
-    failed_step,
-    thrown_into,
-    failed_augment,
-    two_alive,
-    source_closed,
-    twice,
+    *(closed, dropped, whole, broken_off, failed_step, thrown_into, failed_augment, two_alive),
+    *(source_closed, twice),
 )
 
 
@@ -151,16 +142,11 @@ ENDINGS = (
 
 def make(name: str, kind: str, num_workers: int, worker_kind: str, size: list[int] | None):
     transform = NoTransform() if size is None else Resize(size, True, True)
-    options = {
-        "num_workers": num_workers,
-        "worker_kind": worker_kind,
-        "transform": transform,
-        "verify": "first_epoch",
-    }
+    workers = {"num_workers": num_workers, "worker_kind": worker_kind}
+    options = {**workers, "transform": transform, "verify": "first_epoch"}
     source = make_source(kind, COUNT, batch_size=BATCH, seed=5, **options)
-    return LOADERS[name](
-        LoaderContext(source, torch.device("cpu"), lambda batch, epoch: batch, HostClock())
-    )
+    device = torch.device("cpu")
+    return LOADERS[name](LoaderContext(source, device, lambda batch, epoch: batch, HostClock()))
 
 
 def cycle(parts: tuple, ending: Callable, draw: random.Random) -> None:
@@ -174,9 +160,7 @@ def cycle(parts: tuple, ending: Callable, draw: random.Random) -> None:
 def there() -> set[tuple[str, object]]:
     """Return the threads, child processes and open files, and the abandoned shared memory."""
     gc.collect()
-    resources: set[tuple[str, object]] = {
-        ("thread", thread.name) for thread in threading.enumerate()
-    }
+    resources: set[tuple[str, object]] = {("thread", t.name) for t in threading.enumerate()}
     resources |= {("process", pid) for pid in children_of_this_process()}
     resources |= {("file", number) for number in os.listdir("/proc/self/fd")}
     return resources | {("shared memory", name) for name in orphaned_memory()}

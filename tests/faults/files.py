@@ -14,23 +14,13 @@ from tests.media import test_golden_pixels as golden
 from tests.media.test_golden_pixels import saved
 from tests.media.test_scale import encoded
 
-ADAM7 = (
-    (0, 0, 8, 8),
-    (4, 0, 8, 8),
-    (0, 4, 4, 8),
-    (2, 0, 4, 4),
-    (0, 2, 2, 4),
-    (1, 0, 2, 2),
+ADAM7 = (  # PNG, 8.2: x, y, steps
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2)),
     (0, 1, 1, 2),
-)  # PNG, 8.2: x, y, steps
+)
 EXTREMES = [
-    b"\xff" * 4,
-    bytes(4),
-    b"\x7f\xff\xff\xff",
-    b"\xff\xff\xff\x7f",
-    b"\x00\x00\xff\xff",
-    b"\x01\x00\x00\x00",
-    b"\xff\xff",
+    *(b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\x00\x00\xff\xff"),
+    *(b"\x01\x00\x00\x00", b"\xff\xff"),
 ]
 NUM_REPEATS = (2, 10, 1000)
 LARGEST = 2 << 20
@@ -98,10 +88,9 @@ def images() -> dict[str, bytes]:
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
     """Damage ``data`` in one to three ways."""
+    ways = (flipped, flipped, cut_off, spliced, enlarged, enlarged, in_the_head, repeated)
     for _ in range(draw.choice((1, 1, 2, 3))):
-        data = draw.choice(
-            (flipped, flipped, cut_off, spliced, enlarged, enlarged, in_the_head, repeated)
-        )(data, draw)
+        data = draw.choice(ways)(data, draw)
     return mended(data) if data.startswith(b"\x89PNG") and draw.random() < 0.8 else data
 
 
@@ -135,24 +124,16 @@ def enlarged(data: bytes, draw: random.Random) -> bytes:
         size = struct.pack(">HH", *(draw.choice((0, 1, 500, 8000, 16000, 65535)) for _ in range(2)))
         return data[: frame + 5] + size + data[frame + 9 :]
     at = draw.randint(4, 40)
-    number = draw.choice(
-        [
-            *EXTREMES,
-            struct.pack(">I", draw.choice((500, 7000))),
-            struct.pack("<I", draw.choice((500, 7000))),
-        ]
-    )
+    sizes = [struct.pack(f"{order}I", draw.choice((500, 7000))) for order in "><"]
+    number = draw.choice([*EXTREMES, *sizes])
     return data[:at] + number + data[at + len(number) :]
 
 
 def in_the_head(data: bytes, draw: random.Random) -> bytes:
     """Change a byte at the beginning, where a file says what it is."""
     at = draw.randrange(min(len(data), 100)) if data else 0
-    return (
-        data[:at]
-        + bytes([draw.choice((0, 1, 2, 3, 8, 16, 255, draw.randrange(256)))])
-        + data[at + 1 :]
-    )
+    byte = draw.choice((0, 1, 2, 3, 8, 16, 255, draw.randrange(256)))
+    return data[:at] + bytes([byte]) + data[at + 1 :]
 
 
 def repeated(data: bytes, draw: random.Random) -> bytes:

@@ -122,32 +122,15 @@ def paceline(
 
 
 def is_one_line(done: Done, number: str, code: int, *words: str) -> bool:
-    """Check that a command ended with exactly one error line.
+    """Check that a command ended with one error line, its last, which contains ``words``.
 
-    Args:
-        done: The outcome of the command.
-        number: The number of the error. Its line must be the last one.
-        code: The exit code.
-        *words: Texts that the error line must contain.
-
-    Returns:
-        True, so that a test can assert it.
-
-    Raises:
-        AssertionError: The command ended otherwise.
+    Return True, so that a test can assert it.
     """
     errors = [line for line in done.err.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]
-    good = (
-        len(errors) == 1
-        and done.err.splitlines()[-1:] == errors
-        and "Traceback" not in done.err + done.out
-    )
-    good = (
-        good
-        and errors[0].startswith(f"error[{number}]: ")
-        and done.code == code
-        and all(word in errors[0] for word in words)
-    )
+    good = len(errors) == 1 and done.err.splitlines()[-1:] == errors and done.code == code
+    good = good and "Traceback" not in done.err + done.out
+    good = good and errors[0].startswith(f"error[{number}]: ")
+    good = good and all(word in errors[0] for word in words)
     assert good, f"exit code {done.code}\n{done.out}\n{done.err}"
     return good
 
@@ -211,9 +194,8 @@ def traced(
 ) -> Iterator[Command]:
     """Run ``paceline WORDS`` and all its processes under strace, which logs to ``trace.txt``."""
     with Command(*words, before=before, traced=True) as command:
-        strace = subprocess.Popen(
-            ["strace", "-f", "-qq", "-y", "-o", "trace.txt", "-p", str(command.pid), *options]
-        )
+        log = ["strace", "-f", "-qq", "-y", "-o", "trace.txt"]
+        strace = subprocess.Popen([*log, "-p", str(command.pid), *options])
         while strace.poll() is None and not _has_tracer(command.pid):
             time.sleep(0.005)
         if strace.poll() is not None:

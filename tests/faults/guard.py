@@ -39,12 +39,9 @@ def guarded(work: Callable[..., str], *arguments: object, wait_s: float = WAIT_S
         outcome = receive.recv() if receive.poll(wait_s) else f"hangs: more than {wait_s:g} s"
     except EOFError:
         child.join()
-        hangs = child.exitcode == -signal.SIGXCPU
-        outcome = (
-            f"hangs: more than {LIMIT_S} s of work"
-            if hangs
-            else f"crashed: exit code {child.exitcode}"
-        )
+        outcome = f"crashed: exit code {child.exitcode}"
+        if child.exitcode == -signal.SIGXCPU:
+            outcome = f"hangs: more than {LIMIT_S} s of work"
     if child.is_alive():
         child.kill()
     child.join()

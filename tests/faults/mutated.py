@@ -58,14 +58,6 @@ from tests.faults.lanes import Row, repeat
 from tests.faults.spelling import chosen_parts, keys
 from tests.store.fuzz import flips, mutations, truncations, verdict
 
-SHARES = {
-    "decoded": 0.46,
-    "read": 0.1,
-    "by_dali": 0.04,
-    "packed": 0.1,
-    "stored": 0.14,
-}  # of the attempts; those below take longer
-SLOW_SHARES = {"inputs": 0.05, "recipes": 0.04, "values": 0.03, "states": 0.04}
 COUNT = 60
 RECIPES = Path(__file__).parents[2] / "recipes"
 VALUES = (
@@ -86,31 +78,21 @@ OTHERS = (
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    """Yield a row for each kind of input."""
-    attempts = {
-        "decoded": decoded,
-        "read": read,
-        "by_dali": read_by_dali,
-        "packed": packed,
-        "stored": stored,
-    }
-    for name, share in SHARES.items():
-        yield repeat(
-            f"mutated: {attempts[name].__doc__}", attempts[name], max(1, round(times * share)), seed
-        )
+    """Yield a row for each kind of input, with its share of the attempts."""
+
+    def row(attempt: Callable[..., str], share: float, *place: Any) -> Row:
+        count = max(1, round(times * share))
+        return repeat(f"mutated: {attempt.__doc__}", partial(attempt, *place), count, seed)
+
+    shares = ((decoded, 0.46), (read, 0.1), (read_by_dali, 0.04), (packed, 0.1), (stored, 0.14))
+    for attempt, share in shares:
+        yield row(attempt, share)
+    yield row(packed_inputs, 0.05)  # this and those below take longer
     with tempfile.TemporaryDirectory() as folder:
         place = training.make_place(Path(folder), ("fp32",))
-        slow = {
-            "inputs": packed_inputs,
-            "recipes": partial(recipe, place.dataset),
-            "values": partial(value, place.dataset),
-            "states": partial(resumed, place, folder),
-        }
-        told = {"inputs": packed_inputs, "recipes": recipe, "values": value, "states": resumed}
-        for name, share in SLOW_SHARES.items():
-            yield repeat(
-                f"mutated: {told[name].__doc__}", slow[name], max(1, round(times * share)), seed
-            )
+        yield row(recipe, 0.04, place.dataset)
+        yield row(value, 0.03, place.dataset)
+        yield row(resumed, 0.04, place, folder)
 
 
 # ------------------------------------------------------------------------------------------- images
@@ -183,15 +165,13 @@ def read_by_dali(draw: random.Random) -> str:
 
 
 def _read(make: Callable, data: bytes, num_workers: int) -> str:
-    path = write_store(
-        "x.h5", {"image": [jpeg(0), data, jpeg(1), jpeg(2)], "label": np.arange(4)}, IMAGE_FIELDS
-    )
+    records = {"image": [jpeg(0), data, jpeg(1), jpeg(2)], "label": np.arange(4)}
+    path = write_store("x.h5", records, IMAGE_FIELDS)
     crop = RandomResizedCrop([8, 8], [0.2, 1.0], [0.7, 1.4], 0.5, 0.5, True)
     for transform in (crop, NoTransform()):
         try:
-            source = make(
-                path, context=make_context(2, num_workers, transform=transform, verify="always")
-            )
+            context = make_context(2, num_workers, transform=transform, verify="always")
+            source = make(path, context=context)
             for batch, *_ in source.batches(0):
                 if transform is crop and tuple(batch["image"].shape[1:]) != (3, 8, 8):
                     return f"a batch of {tuple(batch['image'].shape)}"
@@ -205,12 +185,8 @@ def _read(make: Callable, data: bytes, num_workers: int) -> str:
 def packed(draw: random.Random) -> str:
     """images, packed in any way"""
     name, data = image_file(draw)
-    ways = (
-        {},
-        {"encode": "jpeg"},
-        {"encode": "png", "max_side": 20},
-        {"encode": "raw", "size": (12, 10), "bit_depth": 8},
-    )
+    ways = ({}, {"encode": "jpeg"}, {"encode": "png", "max_side": 20})
+    ways += ({"encode": "raw", "size": (12, 10), "bit_depth": 8},)
     return named(name, guarded(_packed, data, {"quality": 90, **draw.choice(ways)}))
 
 
@@ -219,17 +195,13 @@ def _packed(data: bytes, options: dict) -> str:
     for number, content in enumerate((jpeg(0), data, jpeg(1))):
         Path(f"in/a/{number}.jpg").write_bytes(content)
     source = FolderInput("in", None, None)
-    done = pack(
-        Packing(source, HDF5Writer, "x.h5", Preparation(**options), on_error="skip", suffix=".h5")
-    )
+    prepared = Preparation(**options)
+    done = pack(Packing(source, HDF5Writer, "x.h5", prepared, on_error="skip", suffix=".h5"))
     store = HDF5Store("x.h5")
     indices = torch.arange(store.manifest.num_records)
     bad = [f"{line.error} {line.reason}" for line in done.bad]
-    if (
-        len(indices) + len(bad) != 3
-        or "\n" in "".join(bad)
-        or store.damaged(indices, store.read(indices))
-    ):
+    is_wrong = len(indices) + len(bad) != 3 or "\n" in "".join(bad)
+    if is_wrong or store.damaged(indices, store.read(indices)):
         return f"{store.manifest.num_records} records, {bad}"
     return ""
 
@@ -241,9 +213,8 @@ def _packed(data: bytes, options: dict) -> str:
 def whole_store(ending: str, kind: str) -> tuple[bytes, dict[str, list]]:
     """Return (bytes, records) of a store."""
     records = make_records(COUNT) if kind == "raw" else encoded_records(COUNT)
-    path = write_store(
-        os.path.abspath(f"whole.{ending}"), records, FIELDS if kind == "raw" else IMAGE_FIELDS
-    )
+    fields = FIELDS if kind == "raw" else IMAGE_FIELDS
+    path = write_store(os.path.abspath(f"whole.{ending}"), records, fields)
     return Path(path).read_bytes(), plain(records)
 
 
@@ -253,18 +224,10 @@ def stored(draw: random.Random) -> str:
     data, expected = whole_store(ending, kind)
     damage = draw.choice((flips, mutations, mutations, truncations))
     Path(f"x.{ending}").write_bytes(next(damage(data, 1, seed=draw.randrange(1 << 30))))
-    outcome = guarded(
-        verdict,
-        {"h5": HDF5Store, "lmdb": LMDBStore}[ending],
-        f"x.{ending}",
-        expected,
-        torch.arange(COUNT),
-    )
-    return (
-        ""
-        if outcome in ("right", "found", "refused")
-        else f"{ending} {kind} {damage.__name__}: {outcome}"
-    )
+    store = {"h5": HDF5Store, "lmdb": LMDBStore}[ending]
+    outcome = guarded(verdict, store, f"x.{ending}", expected, torch.arange(COUNT))
+    is_fine = outcome in ("right", "found", "refused")
+    return "" if is_fine else f"{ending} {kind} {damage.__name__}: {outcome}"
 
 
 def annotations() -> dict[str, Any]:
@@ -284,17 +247,13 @@ def other_inputs() -> dict[str, tuple[dict[str, bytes], list[str]]]:
 
     Those that ``foreign`` damages are not among them.
     """
-    table, arrays = "image,label\n1.jpg,a\n2.jpg,b\n", io.BytesIO()
+    arrays = io.BytesIO()
     np.savez(arrays, image=np.zeros((5, 3, 4, 4), np.uint8), label=np.arange(5))
-    idx = {
-        "images": struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60),
-        "labels": struct.pack(">2I", 0x801, 5) + bytes(5),
-    }
+    idx = {"images": struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60)}
+    idx["labels"] = struct.pack(">2I", 0x801, 5) + bytes(5)
+    table = {"x.csv": b"image,label\n1.jpg,a\n2.jpg,b\n", "1.jpg": jpeg(1), "2.jpg": jpeg(2)}
     return {
-        "list": (
-            {"x.csv": table.encode(), "1.jpg": jpeg(1), "2.jpg": jpeg(2)},
-            ["input.path=x.csv"],
-        ),
+        "list": (table, ["input.path=x.csv"]),
         "arrays": ({"x.npz": arrays.getvalue()}, ["input.path=x.npz"]),
         "idx": (idx, ["input.images=images", "input.labels=labels"]),
         "store": ({"x.h5": whole_store("h5", "raw")[0]}, ["input.path=x.h5"]),
@@ -308,16 +267,8 @@ def packed_inputs(draw: random.Random) -> str:
     victim = next(iter(contents))
     for file, data in contents.items():
         Path(file).write_bytes(files.mutated(data, draw) if file == victim else data)
-    outcome = guarded(
-        answered,
-        "pack",
-        f"input={name}",
-        *words,
-        "output=lmdb",
-        "output.path=out.lmdb",
-        "workers=0",
-    )
-    return named(name, outcome)
+    target = ["output=lmdb", "output.path=out.lmdb", "workers=0"]
+    return named(name, guarded(answered, "pack", f"input={name}", *words, *target))
 
 
 # ----------------------------------------------------------------------------- recipes, checkpoints
@@ -392,10 +343,8 @@ def resumed(place: training.Place, folder: str, draw: random.Random) -> str:
     else:
         what = changed(state, draw)
         save_state(newest, state, 1, 9)
-    outcome = guarded(
-        answered, "train", "resume=run", "allow_targets=[tests]", "epochs=4", "max_steps=48"
-    )
-    return named(what, outcome)
+    words = ("train", "resume=run", "allow_targets=[tests]", "epochs=4", "max_steps=48")
+    return named(what, guarded(answered, *words))
 
 
 def stamped(path: Path, payload: bytes) -> None:
@@ -414,14 +363,8 @@ def changed(node: Any, draw: random.Random, where: str = "") -> str:
     if isinstance(node, dict) and draw.random() < 0.2:
         del node[key]
         return f"{where}.{key} is gone"
-    node[key] = draw.choice(
-        [
-            *OTHERS,
-            *(
-                [child.flatten()[1:], child * float("nan"), child.half()]
-                if torch.is_tensor(child)
-                else []
-            ),
-        ]
-    )
+    others = list(OTHERS)
+    if torch.is_tensor(child):
+        others += [child.flatten()[1:], child * float("nan"), child.half()]
+    node[key] = draw.choice(others)
     return f"{where}.{key} = {str(node[key])[:60]}"

@@ -26,70 +26,39 @@ COMBINATIONS = list(itertools.product(DATA, LOADERS, PARALLEL, PRECISIONS, WORKE
 SHORT = ["max_steps=2", "limit=48", "batch_size=16", "epochs=2"]
 SMALL = "transform.size=[8,8]"
 # Groups of choices. One choice is drawn from a group. An empty choice keeps the default.
-MORE = (
-    (
-        (),
-        (),
-        ("transform=flip",),
-        ("transform=opencv",),
-        ("transform=resize", SMALL),
-        ("transform=random_crop", "transform.size=[6,6]"),
-        ("transform=random_resized_crop", SMALL),
-        ("transform=center_crop", SMALL, "transform.resize=9"),
-        ("transform=albumentations",),
-    ),
-    (
-        (),
-        (),
-        ("augment=none",),
-        ("augment=flip",),
-        ("augment=crop_flip",),
-        ("augment=mixup",),
-        ("augment=cutmix",),
-        ("augment=compose",),
-        ("augment=random_erasing",),
-        ("augment=color_jitter",),
-        ("augment=kornia",),
-        ("augment=compose", "+augment@augment.parts.a=normalize", "+augment@augment.parts.b=mixup"),
-    ),
-    (
-        (),
-        ("order=block",),
-        ("order=block", "order.block_records=3", "order.window_blocks=2"),
-        ("shuffle=false",),
-    ),
-    ((), ("data.stage=ram",), ("data.stage=device",), ("data.stage=cold",)),
-    ((), ("verify=off",), ("verify=always",)),
-    (
-        (),
-        ("workers.start_method=fork",),
-        ("workers.start_method=spawn",),
-        ("workers.num=null",),
-        ("workers.timeout_s=20",),
-    ),
-    ((), ("ema_decay=0.9",), ("clip_norm=1.0",), ("ema_decay=0.5", "clip_norm=0.1")),
-    ((), ("on_nan=skip",), ("on_nan=skip", "max_skips=0")),
-    ((), ("accumulate=3",), ("rank_batch_size=8",), ("rank_batch_size=5", "accumulate=2")),
-    ((), ("channels_last=true",), ("clock=false",), ("report_every=1",), ("validate_every=1",)),
-    (
-        (),
-        ("model=resnet9", "model.width=4", "model.in_channels=1"),
-        ("model=resnet9",),
-        ("model=unet", "model.width=4"),
-    ),
-    ((), ("objective=regress",), ("objective=restore",)),
-    (
-        (),
-        ("optim=adam",),
-        ("optim=adamw",),
-        ("schedule=constant",),
-        ("schedule=cosine",),
-        ("optim=adamw", "schedule=cosine"),
-    ),
-    ((), ("sink=[]",), ("sink=[jsonl]",), ("sink=[console,tensorboard]",)),
-    ((), ("checkpoint.every_steps=1",), ("checkpoint.keep=1", "checkpoint.every_s=0.001")),
-    ((), ("seed=7",), ("device=cpu",), ("device=cuda",), ("loader.depth=1",)),
-)
+# A semicolon separates choices, a blank the words of one choice.
+MORE = [
+    [choice.split() for choice in group.split(";")]
+    for group in (
+        (
+            f";;transform=flip;transform=opencv;transform=resize {SMALL};transform=albumentations;"
+            f"transform=random_crop transform.size=[6,6];transform=random_resized_crop {SMALL};"
+            f"transform=center_crop {SMALL} transform.resize=9"
+        ),
+        (
+            ";;augment=none;augment=flip;augment=crop_flip;augment=mixup;augment=cutmix;"
+            "augment=compose;augment=random_erasing;augment=color_jitter;augment=kornia;"
+            "augment=compose +augment@augment.parts.a=normalize +augment@augment.parts.b=mixup"
+        ),
+        ";order=block;order=block order.block_records=3 order.window_blocks=2;shuffle=false",
+        ";data.stage=ram;data.stage=device;data.stage=cold",
+        ";verify=off;verify=always",
+        (
+            ";workers.start_method=fork;workers.start_method=spawn;workers.num=null;"
+            "workers.timeout_s=20"
+        ),
+        ";ema_decay=0.9;clip_norm=1.0;ema_decay=0.5 clip_norm=0.1",
+        ";on_nan=skip;on_nan=skip max_skips=0",
+        ";accumulate=3;rank_batch_size=8;rank_batch_size=5 accumulate=2",
+        ";channels_last=true;clock=false;report_every=1;validate_every=1",
+        ";model=resnet9 model.width=4 model.in_channels=1;model=resnet9;model=unet model.width=4",
+        ";objective=regress;objective=restore",
+        ";optim=adam;optim=adamw;schedule=constant;schedule=cosine;optim=adamw schedule=cosine",
+        ";sink=[];sink=[jsonl];sink=[console,tensorboard]",
+        ";checkpoint.every_steps=1;checkpoint.keep=1 checkpoint.every_s=0.001",
+        ";seed=7;device=cpu;device=cuda;loader.depth=1",
+    )
+]
 MOST_MORE = 4  # groups drawn from at once: with more, nearly every draw would be refused
 
 
@@ -100,60 +69,38 @@ def rows(times: int, seed: int) -> Iterator[Row]:
         each = max(1, round(times / len(COMBINATIONS)))
         for data in DATA:
             mine = [combination for combination in COMBINATIONS if combination[0] == data]
-            parts = [
-                repeat(
-                    "",
-                    partial(is_refused_or_runs, dataset, combination),
-                    each,
-                    seed + number * each,
-                )
-                for number, combination in enumerate(mine)
-            ]
+            parts: list[Row] = []
+            for number, combination in enumerate(mine):
+                attempt = partial(is_refused_or_runs, dataset, combination)
+                parts.append(repeat("", attempt, each, seed + number * each))
             yield joined(f"data={data}: every loader, dp, precision, workers, other keys", parts)
-        yield repeat(
-            "parallel=ddp: the same, drawn", partial(drawn_ddp, dataset), max(1, times // 40), seed
-        )
+        attempt = partial(drawn_ddp, dataset)
+        yield repeat("parallel=ddp: the same, drawn", attempt, max(1, times // 40), seed)
 
 
 def make_dataset(folder: str) -> str:
     """Pack the digits in every format, so that no run has to pack them. Return their path."""
     dataset = str(Path(folder, "digits"))
     for data in ("hdf5", "lmdb", "folder"):
-        done = paceline(
-            "train",
-            f"data={data}",
-            "recipes=digits",
-            f"dataset={dataset}",
-            "max_steps=1",
-            f"hydra.run.dir={folder}/{data}",
-        )
+        words = [f"data={data}", "recipes=digits", f"dataset={dataset}", "max_steps=1"]
+        done = paceline("train", *words, f"hydra.run.dir={folder}/{data}")
         assert done.code == 0, done.err
     return dataset
 
 
 def joined(fault: str, parts: list[Row]) -> Row:
     failed = [line for part in parts for line in part.failed]
-    return Row(
-        fault, sum(part.tried for part in parts), failed, sum(part.seconds for part in parts)
-    )
+    seconds = sum(part.seconds for part in parts)
+    return Row(fault, sum(part.tried for part in parts), failed, seconds)
 
 
 def is_refused_or_runs(dataset: str, combination: tuple, draw: random.Random, *more: str) -> str:
     """Try one combination, with other keys drawn beside it."""
     data, loader, parallel, precision, (num, kind) = combination
-    chosen = [
-        f"data={data}",
-        f"loader={loader}",
-        f"parallel={parallel}",
-        *precision,
-        f"workers.num={num}",
-        f"workers.kind={kind}",
-    ]
-    others = [
-        word
-        for group in draw.sample(MORE, draw.randint(0, MOST_MORE))
-        for word in draw.choice(group)
-    ]
+    chosen = [f"data={data}", f"loader={loader}", f"parallel={parallel}", *precision]
+    chosen += [f"workers.num={num}", f"workers.kind={kind}"]
+    groups = draw.sample(MORE, draw.randint(0, MOST_MORE))
+    others = [word for group in groups for word in draw.choice(group)]
     words = list({word.split("=")[0]: word for word in (*SHORT, *chosen, *others, *more)}.values())
     done = paceline("train", "recipes=digits", f"dataset={dataset}", *words)
     return wrong(words, done)
@@ -179,6 +126,5 @@ def drawn(dataset: str, draw: random.Random) -> str:
 
 def drawn_ddp(dataset: str, draw: random.Random) -> str:
     data, loader, _, precision, workers = draw.choice(COMBINATIONS)
-    return is_refused_or_runs(
-        dataset, (data, loader, "ddp", precision, workers), draw, "parallel.num_processes=2"
-    )
+    combination = (data, loader, "ddp", precision, workers)
+    return is_refused_or_runs(dataset, combination, draw, "parallel.num_processes=2")

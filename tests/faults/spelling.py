@@ -35,13 +35,9 @@ OPTIONS = ("--multirun", "--config-dir", "--help", "--cfg", "--resolve")
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    row = repeat(
-        "a letter wrong in a key, group, choice, recipe, option: "
-        "one line, exit code 2, the right word",
-        is_named,
-        times,
-        seed,
-    )
+    where = "a letter wrong in a key, group, choice, recipe, option"
+    fault = f"{where}: one line, exit code 2, the right word"
+    row = repeat(fault, is_named, times, seed)
     missed = [line for line in row.failed if MISSED in line]
     share = f"the right word in {1 - len(missed) / times:.1%}"
     if len(missed) > MOST_MISSED * times:
@@ -53,19 +49,16 @@ def rows(times: int, seed: int) -> Iterator[Row]:
 
 def is_named(draw: random.Random) -> str:
     """Misspell one letter. Return what is wrong with the answer, or ""."""
-    words, right = draw.choice(
-        (wrong_key, wrong_key, wrong_key, wrong_group, wrong_choice, wrong_choice, wrong_word)
-    )(draw)
+    ways = (wrong_key, wrong_key, wrong_key, wrong_group, wrong_choice, wrong_choice, wrong_word)
+    words, right = draw.choice(ways)(draw)
     code, err = refused(words)
     lines = err.splitlines()
     if code != 2 or len(lines) != 1 or not lines[0].startswith("error[C"):
         return f"{' '.join(words)}: exit code {code}: {err[:300]!r}"
     guesses = re.findall(r"did you mean (.*?)\?", err)
-    return (
-        ""
-        if guesses and any(f"'{word}'" in guesses[0] for word in right)
-        else f"{MISSED}{' '.join(words)}: {right[0]}: {err[:200]}"
-    )
+    if guesses and any(f"'{word}'" in guesses[0] for word in right):
+        return ""
+    return f"{MISSED}{' '.join(words)}: {right[0]}: {err[:200]}"
 
 
 def refused(words: list[str]) -> tuple[int, str]:
@@ -92,14 +85,11 @@ def edited(word: str, known: object, draw: random.Random) -> str:
     for _ in range(1000):
         at = draw.choice([number for number, letter in enumerate(word) if letter.isalnum()])
         following = word[at + 1 : at + 2]
-        misspelt = draw.choice(
-            (
-                word[:at] + word[at + 1 :],
-                word[:at] + word[at] + word[at:],
-                word[:at] + following + word[at] + word[at + 2 :] if following.isalnum() else word,
-                word[:at] + draw.choice(string.ascii_lowercase) + word[at + 1 :],
-            )
-        )
+        ways = [word[:at] + word[at + 1 :], word[:at] + word[at] + word[at:]]
+        ways.append(word[:at] + draw.choice(string.ascii_lowercase) + word[at + 1 :])
+        if following.isalnum():
+            ways.append(word[:at] + following + word[at] + word[at + 2 :])
+        misspelt = draw.choice(ways)
         if misspelt and misspelt not in known and all(misspelt.split(".")):  # pyright: ignore[reportOperatorIssue]
             return misspelt
     raise AssertionError(f"{word!r} cannot be misspelt")
@@ -143,19 +133,12 @@ def wrong_key(draw: random.Random) -> tuple[list[str], list[str]]:
     known = keys(command, tuple(chosen))
     right = draw.choice([key for key in known if key not in groups(command)])
     wrong = edited(right, known, draw)
-    upto = 1 + next(
-        n
-        for n, (a, b) in enumerate(zip(right.split("."), wrong.split("."), strict=False))
-        if a != b
-    )
-    sign = draw.choice(
-        (
-            "",
-            "",
-            "",
-            *(("+", "++") if command == "train" and right.split(".")[0] not in OPEN else ()),
-        )
-    )
+    parts = list(zip(right.split("."), wrong.split("."), strict=False))
+    upto = 1 + next(number for number, (own, other) in enumerate(parts) if own != other)
+    signs = ["", "", ""]
+    if command == "train" and right.split(".")[0] not in OPEN:
+        signs += ["+", "++"]
+    sign = draw.choice(signs)
     return [command, *chosen, f"{sign}{wrong}=1"], [right, ".".join(right.split(".")[:upto])]
 
 

@@ -33,15 +33,11 @@ def is_whole(draw: random.Random) -> str:
     start = draw.randint(0, order.num_steps + 1)
     rank = draw.randrange(order.world_size)
     tail = shares(replace(order, rank=rank), epoch, start)
-    wrong = [
-        *([] if each_once(order, whole) else ["not each record once"]),
-        *wrong_steps(order, whole, ranks),
-        *(
-            []
-            if tail == ranks[rank][first_of(order, start) :]
-            else [f"rank {rank} from step {start} is another"]
-        ),
-    ]
+    wrong = [*wrong_steps(order, whole, ranks)]
+    if not each_once(order, whole):
+        wrong.append("not each record once")
+    if tail != ranks[rank][first_of(order, start) :]:
+        wrong.append(f"rank {rank} from step {start} is another")
     return f"{order} epoch {epoch}: {', '.join(dict.fromkeys(wrong))}" if wrong else ""
 
 
@@ -59,18 +55,8 @@ def drawn(draw: random.Random) -> Order:
     limit = draw.choice((None, None, draw.randint(1, 60), num_records + 1, max(1, num_records - 1)))
     block = draw.choice((None, draw.randint(1, 8), draw.randint(1, 2000)))
     window = draw.randint(1, 20)
-    return Order(
-        num_records,
-        batch_size,
-        draw.randrange(1 << 32),
-        shuffle,
-        accumulate,
-        0,
-        world_size,
-        limit,
-        block,
-        window,
-    )
+    seed, ranks = draw.randrange(1 << 32), (0, world_size)
+    return Order(num_records, batch_size, seed, shuffle, accumulate, *ranks, limit, block, window)
 
 
 def each_once(order: Order, whole: list[list[int]]) -> bool:
@@ -78,17 +64,10 @@ def each_once(order: Order, whole: list[list[int]]) -> bool:
     seen = [index for batch in whole for index in batch]
     used = spread(order.num_records, order.num_used).tolist()
     as_stored = order.shuffle or seen == used
-    in_range = not used or (
-        min(used) == 0 and max(used) < order.num_records and len(used) == order.num_used
-    )
+    in_range = not used or (used[0] == 0 and used[-1] < order.num_records)
     sizes = [len(batch) == order.batch_size for batch in whole[:-1]]
-    return (
-        sorted(seen) == used == sorted(set(used))
-        and as_stored
-        and in_range
-        and all(sizes)
-        and len(whole) == order.num_steps
-    )
+    is_once = sorted(seen) == used == sorted(set(used)) and len(used) == order.num_used
+    return is_once and as_stored and in_range and all(sizes) and len(whole) == order.num_steps
 
 
 def wrong_steps(order: Order, whole: list[list[int]], ranks: list[list[Any]]) -> Iterator[str]:
@@ -129,8 +108,6 @@ def joined(shares_of_pass: tuple[Any, ...]) -> tuple[list[int], list[list[int]]]
 
 def first_of(order: Order, step: int) -> int:
     """Return the number of a rank's shares before ``step``."""
-    sizes = [
-        min(order.batch_size, order.num_used - start)
-        for start in range(0, order.num_used, order.batch_size)
-    ]
+    starts = range(0, order.num_used, order.batch_size)
+    sizes = [min(order.batch_size, order.num_used - start) for start in starts]
     return sum(min(order.accumulate, size) for size in sizes[:step])
