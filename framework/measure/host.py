@@ -22,8 +22,6 @@ UNLIMITED = 1 << 60  # bytes; version 1 of cgroups writes the largest number of 
 SPARE = 0.1
 LEAST_SPARE = 1 << 29
 PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
-BUSY = (1, 2, 3, 6, 7)  # columns of /proc/stat: user, nice, system, interrupts, soft interrupts
-STOLEN = 8  # the column of a hypervisor
 IN_MEMORY = ("tmpfs", "ramfs")
 NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "9p", "glusterfs", "beegfs", "gpfs", "virtiofs"
@@ -159,13 +157,10 @@ def cores_cpu_s() -> tuple[float, float]:
     """Return the CPU time that all programs took on the cores this process may run on, and the
     time of these cores that a hypervisor gave to other machines.
     """
-    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    with open("/proc/stat", encoding="ascii") as file:
-        cores = [words for words in map(str.split, file) if words[0] in mine]
-    busy = sum(int(words[column]) for words in cores for column in BUSY)
-    stolen = sum(int(words[STOLEN]) for words in cores)
-    per_s = os.sysconf("SC_CLK_TCK")
-    return busy / per_s, stolen / per_s
+    times: Any = psutil.cpu_times(percpu=True)
+    cores = [times[core] for core in os.sched_getaffinity(0) if core < len(times)]
+    busy_s = sum(each.user + each.nice + each.system + each.irq + each.softirq for each in cores)
+    return busy_s, sum(each.steal for each in cores)
 
 
 _before: list[int] = []  # the cores that this process had before ``stay_on_gpu_node``
