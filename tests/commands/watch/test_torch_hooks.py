@@ -54,6 +54,22 @@ def test_a_slow_optimizer_is_optimizer():
     assert largest(hooks) == "optimizer"
 
 
+def test_mixed_precision_with_a_scaler_is_watched():
+    model, scaler = Pausing(), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with hooked() as hooks:
+        for inputs, labels in loader(20):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(inputs), labels)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    assert hooks.counts.steps == 9
+    assert hooks.spans()["optimizer"].total_s > 0
+
+
 def test_a_closure_keeps_forward_and_backward():
     with hooked() as hooks:
         model = Pausing(PAUSE_S)
