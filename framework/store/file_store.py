@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -190,26 +191,20 @@ class OpenFile(ABC):
 
         A raw value lies at a multiple of ``stride`` bytes in it.
         """
-        field = self.fields[name]
+        field, where = self.fields[name], map_of(source)
         flat, buffer = torch.from_numpy(source), memoryview(source)  # pyright: ignore[reportArgumentType]  # an array is a buffer
+        if field.encoding != "raw":
+            self.row_bytes[name] = 1
+            if field.encoding == "ragged":
+                self.row_bytes[name] = num_bytes(field)
+            self._sources[name] = flat, where, lambda start, size: buffer[start : start + size]
+            return
         shape = tuple(size or 0 for size in field.shape)
         count = math.prod(shape)
-
-        def view_bytes(start: int, size: int) -> memoryview:
-            return buffer[start : start + size]
-
-        def view_array(start: int, size: int) -> np.ndarray:
-            return np.frombuffer(buffer, field.dtype, count, start).reshape(shape)
-
-        view = view_bytes
-        self.row_bytes[name] = 1
-        if field.encoding == "raw":
-            view = view_array
-            self.gathers[name] = Gather(flat, stride, shape, torch_dtype(field))
-            self.begins[name] = begin
-        elif field.encoding == "ragged":
-            self.row_bytes[name] = num_bytes(field)
-        self._sources[name] = flat, map_of(source), view
+        self.gathers[name] = Gather(flat, stride, shape, torch_dtype(field))
+        self.begins[name] = begin
+        view = partial(np.frombuffer, buffer, field.dtype, count)
+        self._sources[name] = flat, where, lambda start, _: view(start).reshape(shape)
 
     def rows(self, indices: Tensor) -> Any:
         """Return what finds the values of records (int64 [B]) in each of the fields."""
@@ -229,16 +224,17 @@ class OpenFile(ABC):
 
     def values(self, name: str, rows: Any, is_viewed: bool = False) -> Any:
         """Return the values of a field. Byte strings, and arrays if ``is_viewed``, are views."""
-        field = self.fields[name]
-        if field.encoding == "raw" and not is_viewed:
-            return self.gathers[name](self.places(name, rows))
+        gather = self.gathers.get(name)
+        if gather is not None and not is_viewed:
+            return gather(self.places(name, rows))
         source, where, view = self._sources[name]
-        if field.encoding == "raw":
-            gather, places = self.gathers[name], self.places(name, rows)
+        if gather is not None:
+            places = self.places(name, rows)
             gather.check(places)
             starts = places.numpy() * gather.stride
             return Placed(where.address, starts, np.full(len(starts), gather.num_bytes), view)
         starts, lengths = self.spans(name, rows)
+        field = self.fields[name]
         if field.encoding != "ragged":
             return Placed(where.address, starts, lengths, view)
         counts = torch.from_numpy(lengths)

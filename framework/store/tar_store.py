@@ -103,6 +103,7 @@ class TarStore(RecordStore):
         fields: dict[str, Field] = {}
         for name in self.sources:
             if name == LABEL and self.labels is not None:
+                fields[name] = Field("int64", ())
                 continue
             self.check_members(name)
             value = self.value(name, 0)  # the first record decides
