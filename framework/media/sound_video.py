@@ -140,7 +140,7 @@ def _sound(data: Any) -> Generator[Any]:
             if not 0 <= file.frames * file.channels <= MOST_SAMPLES:
                 raise BadSound(f"{file.frames} frames of {file.channels} channels")
             yield file
-    except soundfile.LibsndfileError as error:  # whose text has the address of the file in memory
+    except soundfile.LibsndfileError as error:  # its text has the address of the file in memory
         raise BadSound(error.error_string) from error
     except (RuntimeError, TypeError) as error:  # soundfile's own, also for a seek
         raise BadSound(" ".join(str(error).split())[:200]) from error

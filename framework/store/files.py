@@ -1,4 +1,4 @@
-"""Files and folders of others: which they are, what a folder holds, and reading many at once.
+"""Files and folders of the user: their identity, their names, and reading many files at once.
 
 Only regular files count. Pipes, sockets and devices are not opened. Symbolic links in a folder are
 skipped and counted, except those that stay under a root that the user names.
@@ -24,13 +24,13 @@ import numpy as np
 from framework.contracts.records import RecordInput, item_files_of
 from framework.errors import DataError, listed
 
-PIECES = 256  # of files, read for a digest: 16 MiB, which take 20 ms from memory
+PIECES = 256  # that a digest reads: 16 MiB, which take 20 ms if they are in memory
 PIECE_BYTES = 1 << 16
 # Files of a thread that are open at once. 32 would be a little faster, but a process may usually
 # open 1,024, and may have a hundred threads.
 AT_ONCE = 8
 ASKED_BYTES = 1 << 20  # of each file; the system reads ahead in longer ones
-MOST_BYTES = 64 << 20  # of a call: pages that come too early may be dropped before use
+MOST_BYTES = 64 << 20  # of a call: the system may drop pages again that it reads too early
 
 Identity = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change
 
@@ -54,11 +54,10 @@ def identify(path: str, before: Identity | None = None) -> Identity:
 
 
 def sampled_digest(paths: Sequence[str], names: Iterable[str] = ()) -> str:
-    """Return a SHA-256 that tells files from others without reading all of them, in hexadecimal.
+    """Return a SHA-256 of a sample of the files' contents, in hexadecimal.
 
-    It is of all ``names``, and of the sizes and contents of evenly spread files: at most
-    ``PIECES`` pieces. Time and place of the files do not count. A file that cannot be read counts
-    as empty.
+    It covers all ``names``, and the sizes and at most ``PIECES`` pieces of evenly spread files.
+    The times and folders of files do not count. A file that cannot be read counts as empty.
     """
     digest = sha256("\0".join([str(len(paths)), *names]).encode(errors="surrogateescape"))
     numbers = np.linspace(0, len(paths) - 1, min(len(paths), PIECES)).astype(int)
@@ -311,9 +310,9 @@ def _ask(descriptor: int) -> None:
 
 
 def ask_item_files(source: RecordInput, items: range) -> None:
-    """Have the system read the files of items into memory, and return before it has.
+    """Ask the system to read the files of items into memory, without waiting for it.
 
-    Nothing is done unless each item has files of its own. Errors are left to whoever reads them.
+    Does nothing unless each item has files of its own. Errors are left to the later read.
     """
     with suppress(DataError):  # a path that the input does not allow
         ends = [set(item_files_of(source, item)) for item in (items[0], items[-1])]
@@ -335,7 +334,7 @@ def ask_item_files(source: RecordInput, items: range) -> None:
 
 @final
 class DiskReads:
-    """Knows whether this process has read files from a disk lately."""
+    """Counts what this process reads from disks."""
 
     _blocks = 0
 

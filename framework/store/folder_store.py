@@ -1,4 +1,4 @@
-"""Image files in one subfolder per class: the unpacked baseline that everybody starts from."""
+"""Image files in one subfolder per class: the form that most data sets come in."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from framework.system.durable import sync, temporary_name
 
 PARTS = ".parts"  # the ending of a folder that packing is still writing
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
+FILES = (*SUFFIXES, *SOUNDS, ".npy")  # endings of the files that a column of paths may name
 FOLLOW_KEY = "data.follow_links"
 LONGEST_NAME = 240  # bytes of a class name; file systems allow 255
 

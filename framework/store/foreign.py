@@ -1,6 +1,6 @@
 """Files and values of other programs: formats, commands that pack them, arrays, classes, kinds.
 
-``group`` is where an option stands, for errors: ``input`` for packing, or ``data``.
+``group`` is the group of an option, for errors: ``input`` for packing, or ``data``.
 """
 
 import io
@@ -59,7 +59,7 @@ HEADER_READERS = {
 # Masks, the most compressible data that people keep, shrink 150 to 300 times. Deflate could
 # shrink zeros 1032 times, and other formats any number of times.
 MOST_EXPANSION = 300
-MOST_SMALL_BYTES = 256 << 20  # which no reader minds, whatever the size of the file
+MOST_SMALL_BYTES = 256 << 20  # allowed for a file of any size
 INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
 MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
 RAGGED = "ragged"  # arrays whose number of rows differs from record to record

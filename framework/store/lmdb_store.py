@@ -147,7 +147,7 @@ class LMDBWriter(file_store.FileWriter):
         for own in self._strings.values():
             parts += own
         self._num_blocks += 1
-        if self._num_blocks % REMAP_BLOCKS == 0:  # the same size: only to map the file anew
+        if self._num_blocks % REMAP_BLOCKS == 0:  # the same size: only to map the file again
             self._environment.set_mapsize(self._environment.info()["map_size"])
         self._put(self._first.to_bytes(8, "big"), b"".join(parts))
         for own in (*self._arrays.values(), *self._strings.values()):

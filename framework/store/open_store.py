@@ -216,7 +216,7 @@ class MixedStore(Concatenation):
             text = "".join(manifest.digest for manifest in manifests)
             digest = hashlib.sha256(text.encode()).hexdigest()
         counts = [manifest.class_counts for manifest in manifests]
-        # No counts if a store does not tell its own.
+        # No counts if a store has none.
         totals = [sum(numbers) for numbers in zip(*counts, strict=True)] if all(counts) else []
         fields, classes = manifests[0].fields, manifests[0].classes
         return Manifest(sum(self.sizes), fields, classes, totals, source=source, digest=digest)
@@ -308,7 +308,7 @@ class ShardedStore(Concatenation):
 
 
 class _InputStore(RecordStore):
-    """A store of records with ``keys``, of which an error calls that of a number ``name(number)``.
+    """A store of the records of an input. ``name`` returns what errors call a record.
 
     Fields of the input that the manifest lacks are left out.
     """

@@ -41,8 +41,8 @@ class ParquetStore(RecordStore):
     Numbers and lists of a fixed size become raw fields, other lists ragged fields. Texts in the
     field ``label`` are class names, or class numbers if all of them are integers and ``classes``
     does not name them all. A ``ClassLabel`` column has its own names. Page checksums are compared
-    if there are any. ``conf/data/parquet.yaml`` describes the options, of which errors say that
-    they stand in ``group``.
+    if there are any. ``conf/data/parquet.yaml`` describes the options, whose names begin with
+    ``group`` in errors.
 
     ConfigError C161, C162 or C179 for options that do not fit; DataError D101, D102, D103, D109,
     D167, D169 for files and columns that do not fit, D192 for several splits; ResourceError R112

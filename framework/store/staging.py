@@ -32,12 +32,12 @@ from framework.system.memory import LockedFiles, Pieces
 from framework.system.native import find
 from framework.system.stopping import at_end
 
-MEMORY = Path("/dev/shm")  # noqa: S108  # names belong to the user, and links are not followed
+MEMORY = Path("/dev/shm")  # noqa: S108  # the names contain the user's id, links are not followed
 SPARE = 0.9  # the share of free memory that may be taken
 BLOCK_RECORDS = 4096  # read at a time
 # The cores gather smaller values. Of 48 KiB, an H100 copies 50 GB/s; of 24 KiB, 5.5.
 LEAST_BYTES = 48 << 10
-STAYS = 0.05  # the share of bytes that may stay in memory if a file is called cold
+STAYS = 0.05  # the largest share of a cold file's bytes that may be in memory
 
 
 @final
@@ -55,17 +55,17 @@ class Staged:
         # All links to a store have one copy.
         self.path = str(self._home / os.path.basename(os.path.realpath(source)))
         self._lock = -1
-        self._forget = at_end(lambda _: _remove_unless_used(self._home, self._lock))
+        self._unregister = at_end(lambda _: _remove_unless_used(self._home, self._lock))
         try:
             while not self._take(source):
                 os.close(self._lock)  # the last user of a copy removed it meanwhile: try again
         except BaseException:
-            self._forget()
+            self._unregister()
             raise
 
     def close(self) -> None:
         """Give the copy back. The last user removes it."""
-        self._forget()
+        self._unregister()
         _remove_unless_used(self._home, self._lock)
 
     def _take(self, source: str) -> bool:
@@ -133,7 +133,7 @@ def _copy(source: str, home: Path, name: str) -> None:
     where = f"data.stage = ram: {source}"
     fix = "set data.stage=none, or free memory"
     needed = sum(map(os.path.getsize, files_of(source)))
-    disk = os.statvfs(MEMORY)  # whose files occupy memory
+    disk = os.statvfs(MEMORY)  # a file system in memory
     spare = int(min(disk.f_bavail * disk.f_frsize, available_memory_bytes()) * SPARE)
     if needed > spare:
         what = f"{needed} bytes do not fit into memory, of which {spare} may be taken"

@@ -31,10 +31,14 @@ SIZES = ("height", "width")
 RECORD = "record"  # its number in the data set
 START_BYTES = 64 << 10  # of a JPEG; they hold its size, unless a large preview comes before it
 NUM_RECORDS = 1000
-WHITE = {"uint8": 255, "uint16": 65535}  # normalizing divides by it; that of floats is 1
+WHITE = {
+    "uint8": 255,
+    "uint16": 65535,
+}  # the largest value, by which normalizing divides; 1 for floats
 READ_RECORDS = 16  # at once, so that large images do not fill the memory
 DIGITS = 6  # significant digits that do not depend on the layout or order of the values
-# Of stores that this process measured, by digest and fields: `diagnose` opens them again and again.
+# The statistics of the stores that this process has measured, by digest and fields. `diagnose`
+# opens a store many times.
 MEASURED: dict[tuple[str, str], dict[str, ChannelStatistics]] = {}
 
 
@@ -183,7 +187,7 @@ def sample_indices(num_records: int) -> Tensor:
 
 @final
 class StatisticsSampler:
-    """Collects the statistics of a data set of ``num_records`` that pass by in order."""
+    """Collects the statistics of a data set of ``num_records``, whose records come in order."""
 
     def __init__(self, fields: Mapping[str, Field], num_records: int) -> None:
         self.fields = {name: field for name, field in fields.items() if num_channels(field)}
@@ -201,7 +205,7 @@ class StatisticsSampler:
         first, past = torch.searchsorted(self._wanted, edges).tolist()
         for row in (self._wanted[first:past] - start).tolist():
             for name, field in self.fields.items():
-                with suppress(BadImage, BadFrames):  # it is left out
+                with suppress(BadImage, BadFrames):  # the record is left out
                     self.shares[name].append(_share(records[name][row], field))
 
     def result(self) -> dict[str, ChannelStatistics]:

@@ -35,7 +35,7 @@ INDEX_SUFFIX = ".paceline"  # behind the shard's name
 LONGEST_KEPT = 64  # bytes of a text member that the index keeps, so that labels cost no reading
 HEADER = tarfile.BLOCKSIZE  # bytes before a member's own
 MOST_HEADER_BYTES = 1 << 24  # of one name or list of pax headers; a hostile one asks for gigabytes
-TAIL_BYTES = 1 << 16  # behind the last member, of which only zeros may be there
+TAIL_BYTES = 1 << 16  # behind the last member, which must all be zero
 MAGIC = b"PLTARIX3"
 WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 RECORD = np.dtype([("key_bytes", "<i8"), ("members", "<i8")])
@@ -44,7 +44,7 @@ MEMBER = np.dtype([("suffix", "<u4"), ("start", "<i8"), ("size", "<i8"), ("crc",
 DAMAGE = (ValueError, ArithmeticError, LookupError, RecursionError, OSError, EOFError, MemoryError)
 MOST_MAPS = 256  # of one process: each holds a file descriptor, and 1,024 is the usual limit
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
-NONE, SEVERAL = -1, -2  # instead of a member's number
+NONE, SEVERAL = -1, -2  # in place of a member's number
 
 
 @final
@@ -55,8 +55,8 @@ class TarStore(RecordStore):
     members. A record's key is its members' common name. Links and devices are left out. By its
     suffix, a member is an image, an array (``npy``), a number (``cls``), a number or else a text
     (``txt``), a text (``json``), or bytes. For ``label``, ``cls`` and ``txt`` are a class's number
-    or name. ``conf/data/tar.yaml`` describes the options, of which errors say that they stand in
-    ``group``. ``keep`` says whether to write an index that does not exist yet.
+    or name. ``conf/data/tar.yaml`` describes the options, whose names begin with ``group`` in
+    errors. ``keep`` says whether to write an index that does not exist yet.
 
     ConfigError C160, C161, C162 or C179 for options that do not fit; DataError D101, D103, D163,
     D165 or D166 for a missing or bad shard, D106, D112, D162 or D167 for the first record.
@@ -183,9 +183,9 @@ class TarStore(RecordStore):
         return parts
 
     def _view(self, number: int) -> memoryview:
-        """Return the bytes of a shard. DataError D101, or D117 if it is another one by now.
+        """Return the memory map of a shard. DataError D101, D117 if the shard was replaced.
 
-        A map lives until nobody holds a part of it.
+        A map is freed once no part of it is in use.
         """
         shard, identity = self.listed.shards[number], self.listed.identities[number]
         files.identify(shard, identity)
@@ -474,7 +474,7 @@ def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, files.Identity, boo
     for place in places if keep else ():
         folder = os.path.dirname(place) or "."
         with suppress(ResourceError, OSError):
-            # A folder that nobody may write to stays as it is, even if this is root.
+            # A read-only folder stays unchanged, even for root.
             if not os.path.isdir(folder) or os.stat(folder).st_mode & WRITE_BITS:
                 write_bytes(Path(place), content)
                 return index, identity, True
