@@ -14,23 +14,9 @@ from framework.contracts.records import IGNORE
 from framework.media import scale as scaling
 from framework.media.decode import encode_png, window_pixels
 from framework.media.header import BadImage, read_header
-from framework.media.scale import (
-    LEFT,
-    SIZES,
-    STORED,
-    before_turn,
-    boxes_in_image,
-    decode_windows,
-    map_in_image,
-    moved_boxes,
-    moved_points,
-    read_headers,
-    scale,
-    scale_into,
-    turbojpeg,
-)
 from framework.system.native import find
 from tests.contract.cases import pixels
+from tests.media import test_golden_pixels as golden
 from tests.store.fuzz import flips, in_a_process, truncations
 
 SIDES = st.integers(1, 60)
@@ -44,7 +30,9 @@ def test_shrinking_is_pillows_bilinear_within_a_level(height, width, high, wide,
     expected = np.stack(
         [np.asarray(plane.resize((wide, high), Image.Resampling.BILINEAR)) for plane in planes], 2
     )
-    assert np.abs(scale(image, (high, wide), antialias=True).astype(int) - expected).max() <= 1
+    assert (
+        np.abs(scaling.scale(image, (high, wide), antialias=True).astype(int) - expected).max() <= 1
+    )
 
 
 LAYOUTS = {
@@ -63,8 +51,8 @@ LAYOUTS = {
 @pytest.mark.parametrize("antialias", [True, False])
 def test_an_array_of_any_layout_has_the_pixels_of_its_copy(layout, antialias):
     image = LAYOUTS[layout](np.random.default_rng(0).integers(0, 256, (37, 51, 4), np.uint8))
-    scaled = scale(image, (13, 9), antialias)
-    assert np.array_equal(scaled, scale(np.ascontiguousarray(image), (13, 9), antialias))
+    scaled = scaling.scale(image, (13, 9), antialias)
+    assert np.array_equal(scaled, scaling.scale(np.ascontiguousarray(image), (13, 9), antialias))
 
 
 def nearest(image, size):
@@ -80,7 +68,7 @@ def turned_scaled_and_flipped(image, size, antialias, flip, labels):
     """Return what a batch is to hold of an image, uint8 [H, W, C], a step at a time."""
     image = np.ascontiguousarray(np.swapaxes(image, 0, 1) if flip & TURNED else image)
     if size is not None:
-        image = nearest(image, size) if labels else scale(image, size, antialias)
+        image = nearest(image, size) if labels else scaling.scale(image, size, antialias)
     return image[:: -1 if flip & UPSIDE_DOWN else 1, :: -1 if flip & MIRRORED else 1]
 
 
@@ -112,18 +100,18 @@ def test_an_image_has_the_same_pixels_in_a_batch_and_alone(
         window = picture[10:50, 20:70]
     before = picture.copy()
     planes = np.full((channels, *expected.shape[:2]), 7, np.uint8)
-    scale_into(window, antialias, flip, planes, labels)
+    scaling.scale_into(window, antialias, flip, planes, labels)
     assert np.abs(planes.transpose(1, 2, 0).astype(int) - expected).max() <= 1
     alone = np.full(expected.shape, 7, np.uint8)
-    scale_into(window, antialias, flip, alone, labels, interleaved=True)
+    scaling.scale_into(window, antialias, flip, alone, labels, interleaved=True)
     assert np.array_equal(alone, planes.transpose(1, 2, 0))
     assert np.array_equal(picture, before)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scaling, "IS_PORTABLE", True)
-        scale_into(window, antialias, flip, alone, labels, interleaved=True)
+        scaling.scale_into(window, antialias, flip, alone, labels, interleaved=True)
         assert np.array_equal(alone, planes.transpose(1, 2, 0))
         patch.setattr(scaling, "find", lambda name: None)
-        scale_into(window, antialias, flip, alone, labels, interleaved=True)
+        scaling.scale_into(window, antialias, flip, alone, labels, interleaved=True)
     assert np.abs(alone.astype(int) - expected).max() <= 1
 
 
@@ -132,12 +120,12 @@ WINDOW = [10, 20, 30, 40, 0]  # top, left, height, width, flip
 
 def boxes(*rows, window=WINDOW, size=None):
     windows = torch.tensor([window] * len(rows))
-    return moved_boxes(torch.tensor(rows, dtype=torch.float32), windows, size).tolist()
+    return scaling.moved_boxes(torch.tensor(rows, dtype=torch.float32), windows, size).tolist()
 
 
 def points(*rows, window=WINDOW, size=None):
     windows = torch.tensor([window] * len(rows))
-    return moved_points(torch.tensor(rows, dtype=torch.float32), windows, size).tolist()
+    return scaling.moved_points(torch.tensor(rows, dtype=torch.float32), windows, size).tolist()
 
 
 @pytest.mark.parametrize(
@@ -165,14 +153,14 @@ SEEN, SIZE = (20, 20), (60, 200)
 
 def test_predicted_boxes_go_back_to_where_they_came_from_and_are_clipped():
     there = torch.tensor([[25.0, 15.0, 60.0, 45.0]])
-    seen = moved_boxes(there, torch.tensor([[*CUT, 0]]), SEEN)
-    assert torch.allclose(boxes_in_image(seen, CUT, SEEN, SIZE), there)
+    seen = scaling.moved_boxes(there, torch.tensor([[*CUT, 0]]), SEEN)
+    assert torch.allclose(scaling.boxes_in_image(seen, CUT, SEEN, SIZE), there)
     large = torch.tensor([[-100.0, -100.0, 500.0, 500.0]])
-    assert boxes_in_image(large, CUT, SEEN, SIZE).tolist() == [[0, 0, 200, 60]]
+    assert scaling.boxes_in_image(large, CUT, SEEN, SIZE).tolist() == [[0, 0, 200, 60]]
 
 
 def test_a_predicted_map_has_the_size_of_its_image_and_ignores_the_outside():
-    result = map_in_image(np.array([[1, 2], [3, 4]], np.uint8), CUT, SIZE)
+    result = scaling.map_in_image(np.array([[1, 2], [3, 4]], np.uint8), CUT, SIZE)
     assert result.shape == SIZE
     assert (result[10, 20], result[49, 99]) == (1, 4)
     assert result[9, 20] == result[10, 19] == IGNORE
@@ -180,7 +168,7 @@ def test_a_predicted_map_has_the_size_of_its_image_and_ignores_the_outside():
 
 
 pytestmark = pytest.mark.skipif(
-    turbojpeg() is None or find("paceline_decode_jpegs") is None,
+    scaling.turbojpeg() is None or find("paceline_decode_jpegs") is None,
     reason="needs a C compiler, and the extra 'turbo'",
 )
 HEIGHT, WIDTH = 90, 70
@@ -205,15 +193,6 @@ def encoded(height, width, subsampling="420", seed=0, **options):
     return simplejpeg.encode_jpeg(image, quality=90, colorsubsampling=subsampling)
 
 
-def lying(orientation):
-    """Return a JPEG with an EXIF note on how it lies."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    file = io.BytesIO()
-    Image.new("RGB", (24, 16), (200, 30, 90)).save(file, "jpeg", exif=exif)
-    return file.getvalue()
-
-
 @st.composite
 def windows(draw):
     top, left = draw(st.integers(0, HEIGHT - 1)), draw(st.integers(0, WIDTH - 1))
@@ -232,49 +211,50 @@ def windows(draw):
 def test_windows_of_a_slice_are_those_of_each_image(chosen, size, antialias, interleaved, channels):
     files = [encoded(HEIGHT, WIDTH, kind) for kind, _ in chosen]
     places = np.array([window for _, window in chosen])
-    headers = read_headers(files)
-    assert headers[:, SIZES].tolist() == [[HEIGHT, WIDTH]] * len(files)
+    headers = scaling.read_headers(files)
+    assert headers[:, scaling.SIZES].tolist() == [[HEIGHT, WIDTH]] * len(files)
     shape = (*size, channels) if interleaved else (channels, *size)
     results = np.zeros((len(files), *shape), np.uint8)
-    decode_windows(headers, places, antialias, results, interleaved)
-    assert not headers[:, LEFT].any()
+    scaling.decode_windows(headers, places, antialias, results, interleaved)
+    assert not headers[:, scaling.LEFT].any()
     for file, window, result in zip(files, places.tolist(), results, strict=True):
-        scaled = before_turn(window[4], size)
+        scaled = scaling.before_turn(window[4], size)
         own = window_pixels(file, read_header(file), channels, tuple(window), scaled)
         expected = np.zeros(shape, np.uint8)
-        scale_into(own, antialias, window[4], expected, interleaved=interleaved)
+        scaling.scale_into(own, antialias, window[4], expected, interleaved=interleaved)
         assert np.array_equal(result, expected)
 
 
 def test_what_c_does_not_read_is_left_and_the_next_image_is_read():
     good, cut = encoded(HEIGHT, WIDTH), encoded(HEIGHT, WIDTH)[:900]
-    files = [good, encode_png(np.zeros((3, 8, 8), np.uint8)), cut, lying(6), good]
-    headers = read_headers(files)
-    assert headers[:, LEFT].tolist() == [0, 1, 0, 0, 0]
-    assert headers[3, SIZES].tolist() == [24, 16]
+    files = [good, encode_png(np.zeros((3, 8, 8), np.uint8)), cut, golden.noted("jpeg", 6), good]
+    headers = scaling.read_headers(files)
+    assert headers[:, scaling.LEFT].tolist() == [0, 1, 0, 0, 0]
+    assert headers[3, scaling.SIZES].tolist() == [32, 24]
     results = np.zeros((5, 3, 8, 8), np.uint8)
-    decode_windows(headers, np.array([[0, 0, 8, 8, 0]] * 5), True, results, False)
-    assert headers[:, LEFT].tolist() == [0, 1, 1, 1, 0]
+    scaling.decode_windows(headers, np.array([[0, 0, 8, 8, 0]] * 5), True, results, False)
+    assert headers[:, scaling.LEFT].tolist() == [0, 1, 1, 1, 0]
     assert np.array_equal(results[0], results[4])
     assert results[0].any()
 
 
 def compare(files):
     """Compare the headers that C reads with those that Python reads."""
-    headers = read_headers(files)
+    headers = scaling.read_headers(files)
     for number, file in enumerate(files):
-        if headers[number, LEFT]:
+        if headers[number, scaling.LEFT]:
             continue
         known = read_header(file)
-        own = headers[number, STORED].tolist()
+        own = headers[number, scaling.STORED].tolist()
         assert own == [known.height, known.width, known.channels, known.orientation]
         assert (known.format, known.bit_depth) == ("jpeg", 8)
 
 
 def check_mutated():
-    whole = [encoded(20, 30), encoded(20, 30, "444", progressive=True), *map(lying, range(1, 9))]
+    whole = [encoded(20, 30), encoded(20, 30, "444", progressive=True)]
+    whole += [golden.noted("jpeg", orientation) for orientation in range(1, 9)]
     compare(whole)
-    assert not read_headers(whole)[:, LEFT].any()
+    assert not scaling.read_headers(whole)[:, scaling.LEFT].any()
     for data in whole:
         for files in (flips(data[:700], 300), truncations(data[:700], 100)):
             compare(list(files))
@@ -285,7 +265,7 @@ def test_headers_of_mutated_files_are_those_of_python():
 
 
 def test_a_damaged_file_is_refused_by_its_name_alone():
-    headers = read_headers([b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe1\x00"])
-    assert headers[:, LEFT].all()
+    headers = scaling.read_headers([b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe1\x00"])
+    assert headers[:, scaling.LEFT].all()
     with pytest.raises(BadImage):
         read_header(b"\xff\xd8\xff\xe1\x00")

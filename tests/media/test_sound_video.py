@@ -320,15 +320,12 @@ def test_a_truncated_value_and_a_hostile_index_are_refused():
             FrameFiles(value)
 
 
-def test_raw_frames_are_a_view():
+def test_raw_frames_are_a_view_and_the_field_tells_the_form_of_frames():
     pixels = np.arange(48, dtype=np.uint8).reshape(2, 2, 4, 3)
     assert np.array_equal(frames_of(pixels.tobytes(), RAW), pixels)
     for size in (0, 1, 47):
         with pytest.raises(BadFrames, match=f"{size} bytes"):
             frames_of(bytes(size), RAW)
-
-
-def test_the_field_tells_the_form_of_the_frames():
     field = Field("uint8", (None, None, None, 3), "frames")
     assert isinstance(frames_of(joined_files(FILES), field), FrameFiles)
     assert (field.kind, field.frame) == ("video", Field("uint8", (3, None, None), "image"))
