@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from framework.config.prepare_data import packed_from_others, prepare
-from framework.contracts.records import notes_of
-from framework.data.classes import is_numbered
+from framework.contracts.records import is_numbered, notes_of
 from framework.errors import listed, printable, say
 from framework.pack.pack_store import pack
 from framework.pack.packing import OnProgress, Packed, Packing, PackProgress

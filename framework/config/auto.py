@@ -23,8 +23,7 @@ import numpy as np
 
 from framework.config.targets import FOLDER, Config, data_name, is_foreign, is_from_folder, walk
 from framework.contracts.data import Source
-from framework.contracts.records import LABEL, ChannelStatistics
-from framework.data.classes import is_numbered
+from framework.contracts.records import LABEL, ChannelStatistics, is_numbered
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, did_you_mean, listed

@@ -450,6 +450,11 @@ def code_of(source: object) -> CodeDigest:
     return CodeDigest(files_digest([type(source).__module__]))
 
 
+def is_numbered(classes: Sequence[str]) -> bool:
+    """Return whether the names of the classes are their numbers, as with plain integer labels."""
+    return all(name == str(number) for number, name in enumerate(classes))
+
+
 @runtime_checkable
 class Notable(Protocol):
     """A store or an input with notes for the user, printed once."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch, mapped
 from framework.contracts.data import Source
-from framework.contracts.records import LABEL, Manifest
+from framework.contracts.records import LABEL, Manifest, is_numbered
 from framework.errors import ConfigError, DataError, listed
 from framework.order.select import names_of
 
@@ -48,11 +48,6 @@ def agree_on_classes(train: Manifest, val: Manifest, where: str = "data.val") ->
     numbers = [known.get(name, NO_RECORD) for name in names]
     agree = all(new in (old, NO_RECORD) for old, new in enumerate(numbers))
     return None if agree else numbers
-
-
-def is_numbered(classes: Sequence[str]) -> bool:
-    """Return whether the names of the classes are their numbers, as with plain integer labels."""
-    return all(name == str(number) for number, name in enumerate(classes))
 
 
 def with_agreed_classes(

@@ -11,8 +11,7 @@ import numpy as np
 from framework.contracts.records import Manifest
 from framework.input.rows import Row, RowInput, read_file
 from framework.media.sound_video import SOUNDS
-from framework.store.files import Walked, walk
-from framework.store.folder_store import SUFFIXES, images_of, is_class, loose_notes
+from framework.store.files import SUFFIXES, Walked, images_of, is_class, loose_notes, walk
 from framework.store.foreign import check_classes, class_in, class_pattern, number_classes
 
 

@@ -19,7 +19,7 @@ from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.rows import Row, RowInput, read_file, text_by_field
 from framework.store import foreign as labels
-from framework.store.folder_store import FILES
+from framework.store.files import FILES
 from framework.store.foreign import NUMBER, number_of, value_of
 
 ANYTHING = re.compile("(.*)", re.DOTALL)

@@ -10,8 +10,7 @@ from typing import NamedTuple, final
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.rows import Row, RowInput, read_file, text_by_field
-from framework.store.files import Walked, walk
-from framework.store.folder_store import SUFFIXES
+from framework.store.files import SUFFIXES, Walked, walk
 from framework.store.foreign import value_of
 
 WILD = re.compile(r"(\*\*/?|\*|\?)")

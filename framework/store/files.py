@@ -23,7 +23,11 @@ import numpy as np
 
 from framework.contracts.records import RecordInput, item_files_of
 from framework.errors import DataError, listed
+from framework.media.sound_video import SOUNDS
 
+PARTS = ".parts"  # the ending of a folder that packing is still writing
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of images
+FILES = (*SUFFIXES, *SOUNDS, ".npy")  # endings of the files that a column of paths may name
 PIECES = 256  # that a digest reads: 16 MiB, which take 20 ms if they are in memory
 PIECE_BYTES = 1 << 16
 # Files of a thread that are open at once. 32 would be a little faster, but a process may usually
@@ -346,3 +350,25 @@ class DiskReads:
         blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
         before, self._blocks = self._blocks, blocks
         return blocks - before >= num_files
+
+
+def is_class(name: str) -> bool:
+    """Return whether a folder is a class, and not one that packing is still writing."""
+    return not name.endswith(PARTS)
+
+
+def images_of(walked: Walked) -> list[tuple[str, str]]:
+    """Return the class and the relative name of each image in a class, in byte order."""
+    classes = set(filter(is_class, walked.folders))
+    images = [(name.split(os.sep)[0], name) for name in walked.names]
+    images = [image for image in images if image[0] in classes]
+    return sorted(images, key=lambda image: os.fsencode(image[0]))  # names are in order already
+
+
+def loose_notes(walked: Walked, num_images: int, noun: str) -> tuple[str, ...]:
+    """Say how many images lie in no class and are left out, if any."""
+    count = len(walked.names) - num_images
+    if not count:
+        return ()
+    nouns = noun if count == 1 else f"{noun}s"
+    return (f"{walked.root}: left out: {count} {nouns} in no subfolder",)

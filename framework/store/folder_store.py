@@ -15,14 +15,11 @@ from framework.contracts.records import Field, Manifest, Records, RecordStore
 from framework.errors import DataError
 from framework.media.decode import encode_png, shared_channels
 from framework.media.header import BadImage, read_header
-from framework.media.sound_video import SOUNDS
-from framework.store.files import Walked, read_files, sampled_digest, unreadable, walk
+from framework.store import files
+from framework.store.files import SUFFIXES, is_class, read_files, unreadable, walk
 from framework.store.foreign import refuse_other
 from framework.system.durable import sync, temporary_name
 
-PARTS = ".parts"  # the ending of a folder that packing is still writing
-SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-FILES = (*SUFFIXES, *SOUNDS, ".npy")  # endings of the files that a column of paths may name
 FOLLOW_KEY = "data.follow_links"
 LONGEST_NAME = 240  # bytes of a class name; file systems allow 255
 
@@ -44,8 +41,8 @@ class FolderStore(RecordStore):
         if os.path.isfile(path):
             refuse_other(path, "folder")
         walked = walk(path, SUFFIXES, follow_links, hidden=False)
-        images = images_of(walked)
-        self.notes = (*walked.notes(FOLLOW_KEY), *loose_notes(walked, len(images), "image"))
+        images = files.images_of(walked)
+        self.notes = (*walked.notes(FOLLOW_KEY), *files.loose_notes(walked, len(images), "image"))
         if not images:
             refuse_other(path, "folder")
             fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
@@ -57,7 +54,7 @@ class FolderStore(RecordStore):
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
         image = image_field(self.name(0), len(images), lambda row: read_files([self.name(row)])[0])
         fields = {"image": image, "label": Field("int64", ())}
-        digest = sampled_digest([self._root + name for name in self.files], self.files)
+        digest = files.sampled_digest([self._root + name for name in self.files], self.files)
         self._manifest = Manifest(len(images), fields, classes, counts, source=path, digest=digest)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
@@ -169,25 +166,3 @@ def image_field(
     if is_map:
         return Field("uint8", (1, None, None), "image", "labels")
     return Field("uint8", (channels, None, None), "image")
-
-
-def is_class(name: str) -> bool:
-    """Return whether a folder is a class, and not one that packing is still writing."""
-    return not name.endswith(PARTS)
-
-
-def images_of(walked: Walked) -> list[tuple[str, str]]:
-    """Return the class and the relative name of each image in a class, in byte order."""
-    classes = set(filter(is_class, walked.folders))
-    images = [(name.split(os.sep)[0], name) for name in walked.names]
-    images = [image for image in images if image[0] in classes]
-    return sorted(images, key=lambda image: os.fsencode(image[0]))  # names are in order already
-
-
-def loose_notes(walked: Walked, num_images: int, noun: str) -> tuple[str, ...]:
-    """Say how many images lie in no class and are left out, if any."""
-    count = len(walked.names) - num_images
-    if not count:
-        return ()
-    nouns = noun if count == 1 else f"{noun}s"
-    return (f"{walked.root}: left out: {count} {nouns} in no subfolder",)

@@ -28,7 +28,8 @@ from torch import Tensor
 from framework.contracts.records import LABEL, Field, Manifest, Records, RecordStore
 from framework.errors import ConfigError, DataError, ResourceError, listed
 from framework.store import files, foreign, gather
-from framework.store.folder_store import SUFFIXES, image_field
+from framework.store.files import SUFFIXES
+from framework.store.folder_store import image_field
 from framework.system.durable import write_bytes
 
 INDEX_SUFFIX = ".paceline"  # behind the shard's name
