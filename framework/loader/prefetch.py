@@ -312,7 +312,7 @@ class EpochLoader(ABC):
 
     def _taken(self) -> MicroBatches:
         assert self._opened is not None
-        goes_on = False
+        follows = False
         try:
             for micro in self._opened:
                 self._number += 1
@@ -322,12 +322,12 @@ class EpochLoader(ABC):
                     self._next = Steps(epoch, step + 1, left - 1)
                     if ends_epoch:
                         self._next = Steps(epoch + 1, 0, left - 1)
-                    goes_on = ends_epoch and left > 1
+                    follows = ends_epoch and left > 1
                 yield micro
-                if goes_on:
+                if follows:
                     return
         finally:
-            if not goes_on:
+            if not follows:
                 self._end()
 
     def close(self) -> None:

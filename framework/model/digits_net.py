@@ -28,14 +28,9 @@ class DigitsCNN(nn.Module):
         self.head = nn.Linear(8 * width, num_classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        return self.head(_four_largest(self.features(image)).flatten(1))
-
-
-def _four_largest(x: Tensor) -> Tensor:
-    """Return the largest value of each quarter: [B, C, 2, 2].
-
-    ``AdaptiveMaxPool2d`` does this, too, but on a GPU its gradients differ from run to run.
-    """
-    height, width = x.shape[2:]
-    size = (-(-height // 2), -(-width // 2))  # quarters of odd sizes overlap
-    return nn.functional.max_pool2d(x, size, (height // 2, width // 2))
+        x = self.features(image)
+        height, width = x.shape[2:]
+        size = (-(-height // 2), -(-width // 2))  # quarters of odd sizes overlap
+        # unlike AdaptiveMaxPool2d, it repeats its gradients bit by bit on a GPU
+        largest = nn.functional.max_pool2d(x, size, (height // 2, width // 2))
+        return self.head(largest.flatten(1))

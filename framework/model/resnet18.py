@@ -27,19 +27,6 @@ class _BasicBlock(nn.Module):
         return torch.relu(self.bn2(self.conv2(inside)) + self.shortcut(x))
 
 
-def _stem(kind: str, in_channels: int) -> nn.Sequential:
-    if kind == "large":
-        conv = nn.Conv2d(in_channels, 64, 7, 2, padding=3, bias=False)
-        pool = nn.MaxPool2d(3, 2, padding=1)
-    elif kind == "small":
-        conv = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
-        pool = nn.Identity()
-    else:
-        fix = "choose large (224x224) or small (32x32)"
-        raise ConfigError(112, f"model.stem = {kind}", "not a stem", fix)
-    return nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool)
-
-
 @final
 class ResNet18(nn.Module):
     """float [B, in_channels, H, W] -> logits [B, num_classes].
@@ -49,8 +36,17 @@ class ResNet18(nn.Module):
 
     def __init__(self, in_channels: int, num_classes: int, stem: str) -> None:
         super().__init__()
+        if stem == "large":
+            conv = nn.Conv2d(in_channels, 64, 7, 2, padding=3, bias=False)
+            pool = nn.MaxPool2d(3, 2, padding=1)
+        elif stem == "small":
+            conv = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+            pool = nn.Identity()
+        else:
+            fix = "choose large (224x224) or small (32x32)"
+            raise ConfigError(112, f"model.stem = {stem}", "not a stem", fix)
         layers = [
-            _stem(stem, in_channels),
+            nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool),
             _BasicBlock(64, 64, 1),
             _BasicBlock(64, 64, 1),
             _BasicBlock(64, 128, 2),

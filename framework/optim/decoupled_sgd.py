@@ -32,8 +32,18 @@ class DecoupledSGD(torch.optim.SGD):
         if groups and not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        coupled: list[dict[str, Any]] = []  # the groups with torch's options in place of ours
+        for group in groups:
+            own = {**options, **group}
+            if not 0 < own["momentum"] < 1:
+                raise ValueError(f"momentum = {own['momentum']} must be above 0 and below 1")
+            decay = 0.0
+            if own["lr"] > 0:
+                decay = own["weight_decay"] / own["lr"]
+            rate = own["lr"] / (1 + 1 / (1 - own["momentum"]))
+            coupled.append({**own, "lr": rate, "weight_decay": decay})
         super().__init__(
-            [_coupled({**options, **own}) for own in groups],
+            coupled,
             lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
@@ -41,14 +51,3 @@ class DecoupledSGD(torch.optim.SGD):
             foreach=foreach,
             fused=fused,
         )
-
-
-def _coupled(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a group with torch's options in place of ours."""
-    if not 0 < group["momentum"] < 1:
-        raise ValueError(f"momentum = {group['momentum']} must be above 0 and below 1")
-    scale = 1 + 1 / (1 - group["momentum"])
-    decay = 0.0
-    if group["lr"] > 0:
-        decay = group["weight_decay"] / group["lr"]
-    return {**group, "lr": group["lr"] / scale, "weight_decay": decay}

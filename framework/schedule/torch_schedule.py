@@ -83,7 +83,10 @@ class TorchSchedule:
             group.update({name: own[name] for name in OPTIONS if name in own})
 
     def state_dict(self) -> dict[str, Any]:
-        groups = [_plain(group) for group in self._stand_in.param_groups]
+        groups: list[dict[str, Any]] = []
+        for group in self._stand_in.param_groups:  # what a scheduler may have changed
+            names = [name for name in ("lr", "initial_lr", *OPTIONS) if name in group]
+            groups.append({name: group[name] for name in names})
         return {
             "scheduler": self._scheduler.state_dict(),
             "groups": groups,
@@ -99,11 +102,6 @@ class TorchSchedule:
         for group, saved in zip(self._stand_in.param_groups, state["groups"], strict=True):
             group.update(saved)
         self._num_steps = state["num_steps"]
-
-
-def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a group that a scheduler may have changed."""
-    return {name: group[name] for name in ("lr", "initial_lr", *OPTIONS) if name in group}
 
 
 def _strange(value: Any) -> str | None:

@@ -68,7 +68,26 @@ class WandbTracker:
 
         run_dir = self._outbox.run_dir
         if self._run is None:
-            self._run = self._open(run_dir)
+            run_id = self._outbox.state["token"][:8]
+            for folder in (run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
+                shutil.rmtree(folder)
+            self._hooks = sys.exit, sys.excepthook
+            settings = wandb.Settings(
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                silent=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+            )
+            self._run = wandb.init(
+                mode="offline",
+                dir=str(run_dir),
+                id=run_id,
+                project=self._project,
+                name=self._name,
+                settings=settings,
+            )
         for event in events:
             if "report" in event:
                 values = {**event["learned"], **event["measured"]}
@@ -86,30 +105,6 @@ class WandbTracker:
                     self._run.log({path.stem: wandb.Image(str(path))}, step=event["step"])
                 else:
                     self._run.save(str(path), base_path=str(run_dir), policy="now")
-
-    def _open(self, run_dir: Path) -> Any:
-        import wandb  # noqa: PLC0415
-
-        run_id = self._outbox.state["token"][:8]
-        for folder in (run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
-            shutil.rmtree(folder)
-        self._hooks = sys.exit, sys.excepthook
-        settings = wandb.Settings(
-            console="off",
-            disable_code=True,
-            disable_git=True,
-            silent=True,
-            x_disable_meta=True,
-            x_disable_stats=True,
-        )
-        return wandb.init(
-            mode="offline",
-            dir=str(run_dir),
-            id=run_id,
-            project=self._project,
-            name=self._name,
-            settings=settings,
-        )
 
     def close(self) -> None:
         if self._run is None:

@@ -263,7 +263,20 @@ class Tally:
         elif outcome.count is not None:
             outcome.loss = _without_nan(outcome.loss, outcome.count)
         if outcome.totals or self._totals:
-            self._add_totals(outcome)
+            has, had = _shapes(outcome.totals), _shapes(self._totals)
+            if self._losses and has != had:
+                what = f"has {has}, and had {had} one pass before"
+                raise ConfigError(220, "Outcome.totals", what, "return the same shapes every time")
+            if has != had:  # of a resumed run, whose objective had others
+                self._totals = {}
+            for name, value in outcome.totals.items():
+                new = value.detach().double()
+                if self._drops_bad:
+                    new = torch.where(outcome.loss.isfinite(), new, 0.0)
+                if name in self._totals:
+                    new += self._totals[name].to(new.device)  # of a resumed run, from the host
+                self._totals[name] = new
+            outcome.totals = {}
         if not self._losses:
             self._sums = {name: [] for name in outcome.sums}
         elif outcome.sums.keys() != self._sums.keys():
@@ -276,22 +289,6 @@ class Tally:
         self._counts.append(num_records if outcome.count is None else outcome.count)
         self._num_records += num_records
         self._places.append(place)
-
-    def _add_totals(self, outcome: Outcome) -> None:
-        has, had = _shapes(outcome.totals), _shapes(self._totals)
-        if self._losses and has != had:
-            what = f"has {has}, and had {had} one pass before"
-            raise ConfigError(220, "Outcome.totals", what, "return the same shapes every time")
-        if has != had:  # of a resumed run, whose objective had others
-            self._totals = {}
-        for name, value in outcome.totals.items():
-            new = value.detach().double()
-            if self._drops_bad:
-                new = torch.where(outcome.loss.isfinite(), new, 0.0)
-            if name in self._totals:
-                new += self._totals[name].to(new.device)  # those of a resumed run are on the host
-            self._totals[name] = new
-        outcome.totals = {}
 
     def results(self, total: Callable[[Tensor], Tensor]) -> Results:
         """Return what the passes of all ranks come to. Reads the device once per name."""

@@ -254,8 +254,15 @@ class ObjectiveState:
                 present = now.values[where].get(name)
                 old = present and present.value
                 value = with_content(old, copy.deepcopy(plain), self._parallel.device)
-                if present is None or value is not old:
-                    put(now.owners[where], name, value)
+                owner = now.owners[where]
+                if present is not None and value is old:  # filled in place
+                    continue
+                if isinstance(owner, dict | list):
+                    owner[name] = value
+                elif isinstance(owner, FunctionType):
+                    _cells(owner)[name].cell_contents = value
+                else:
+                    setattr(owner, name, value)
 
 
 def _refused(what: str, refusal: str) -> ConfigError:
@@ -469,15 +476,6 @@ def is_fixed(owner: Any) -> bool:
     return frozen or isinstance(owner, tuple | set)
 
 
-def put(owner: Any, name: Any, value: Any) -> None:
-    if isinstance(owner, dict | list):
-        owner[name] = value
-    elif isinstance(owner, FunctionType):
-        _cells(owner)[name].cell_contents = value
-    else:
-        setattr(owner, name, value)
-
-
 def _plain(value: Any) -> Any:
     """Return a copy of the content of a value. TypeError for what is no value."""
     if isinstance(value, torch.Generator):
@@ -520,7 +518,9 @@ def with_content(present: Any, plain: Any, device: torch.device) -> Any:
             present.bit_generator.state = plain
         case np.ndarray(), Tensor() if present.shape == plain.shape:
             present[...] = plain.numpy()
-        case Tensor(), Tensor() if present.is_leaf and is_alike(present, plain):
+        case Tensor(), Tensor() if (
+            present.is_leaf and present.shape == plain.shape and present.dtype == plain.dtype
+        ):
             present.copy_(plain)
         case (dict(), dict()) | (set(), set() | list()):
             present.clear()
@@ -548,7 +548,7 @@ def changed(before: Mapping[Any, Value], now: Mapping[Any, Value]) -> list[Any]:
 def is_same(old: Any, new: Any) -> bool:
     """Return whether two contents are the same, also if they are NaN."""
     if isinstance(old, Tensor) and isinstance(new, Tensor):
-        return is_alike(old, new) and torch.equal(old.cpu(), new.cpu())
+        return old.dtype == new.dtype and torch.equal(old.cpu(), new.cpu())
     if type(old) is not type(new):
         return False
     if isinstance(old, dict):
@@ -556,7 +556,3 @@ def is_same(old: Any, new: Any) -> bool:
     if isinstance(old, list | tuple):
         return len(old) == len(new) and all(map(is_same, old, new))
     return bool(old == new or (old != old and new != new))  # noqa: PLR0124
-
-
-def is_alike(old: Tensor, new: Tensor) -> bool:
-    return old.shape == new.shape and old.dtype == new.dtype

@@ -50,7 +50,18 @@ class TorchMetrics:
         self._classes = classes
         self._counts: dict[str, Tensor] = {}  # records per class of a macro average, on the device
         for name, metric in metrics.items():
-            _check(name, metric, parallel.world_size)
+            where = f"metrics.{name}"
+            if not isinstance(metric, Metric):
+                what = f"makes a {type(metric).__name__}, not a torchmetrics.Metric"
+                fix = "name a class of TorchMetrics, or inherit from Metric"
+                raise ConfigError(332, where, what, fix)
+            # a rank gathers once for each state, and lists that stay lists differ in length
+            of_ours = type(metric)._sync_dist is Metric._sync_dist  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+            for state, reduction in metric._reductions.items():  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+                is_list = isinstance(metric._defaults[state], list)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+                if parallel.world_size > 1 and of_ours and is_list and reduction != dim_zero_cat:
+                    what = f"keeps {state} in a way that cannot be joined over ranks"
+                    raise ConfigError(332, where, what, "leave it out, or train on one rank")
             metric.dist_sync_fn = lambda state, group=None: gathered(state, parallel)  # noqa: ARG005
             metric.distributed_available_fn = lambda: parallel.world_size > 1
             self._metrics[name] = metric.to(parallel.device)
@@ -156,20 +167,6 @@ class TorchMetrics:
             if "before the ``update``" not in words and not of_absent:
                 self._note(f"note: metrics.{name}: {words}")
         return result
-
-
-def _check(name: str, metric: Any, num_ranks: int) -> None:
-    where = f"metrics.{name}"
-    if not isinstance(metric, Metric):
-        what = f"makes a {type(metric).__name__}, not a torchmetrics.Metric"
-        raise ConfigError(332, where, what, "name a class of TorchMetrics, or inherit from Metric")
-    # a rank gathers once for each state, and lists that stay lists differ in length
-    of_ours = type(metric)._sync_dist is Metric._sync_dist  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-    for state, reduction in metric._reductions.items():  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-        is_list = isinstance(metric._defaults[state], list)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-        if num_ranks > 1 and of_ours and is_list and reduction != dim_zero_cat:
-            what = f"keeps {state} in a way that cannot be joined over ranks"
-            raise ConfigError(332, where, what, "leave it out, or train on one rank")
 
 
 def _named(name: str, value: Any) -> dict[str, Tensor]:
