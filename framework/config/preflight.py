@@ -22,7 +22,7 @@ from framework.contracts.training import Objective
 from framework.errors import ConfigError, DistributedError, words_of
 from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
-from framework.train.metrics import PassPlace, Tally, check_outcome
+from framework.train.metrics import PassPlace, PassResults, check_outcome
 from framework.train.objective_state import evaluating
 
 Facts = Mapping[str, float | str | None]
@@ -136,12 +136,12 @@ def check_fit(
     with fits("model", config, batch, packages), evaluating(objective), warnings.catch_warnings():
         warnings.filterwarnings("error", BROADCAST)
         outcome = objective(model, batch)
-    tally = Tally(objective)
+    pass_results = PassResults(objective)
     with fits("objective", config, batch, packages):
         check_outcome(outcome, num_records(batch))  # it may be no Outcome at all
         predictions = outcome.predictions
-        tally.add(outcome, num_records(batch), 1.0, PassPlace(0, None))
-        results = tally.results(lambda sums: sums)
+        pass_results.add(outcome, num_records(batch), 1.0, PassPlace(0, None))
+        results = pass_results.results(lambda sums: sums)
     model.train()
     return ModelTrial(results.means, predictions, tuple(outcome.losses))
 

@@ -35,7 +35,7 @@ class Steps(NamedTuple):
 def host_batches(
     context: LoaderContext, steps: Steps, pinned: bool, consumer: Stream | None = None
 ) -> MicroBatches:
-    """Yield the source's batches, page-locked if ``pinned``. What else this thread makes is not.
+    """Yield the source's batches, whose memory alone is page-locked if ``pinned``.
 
     A source that makes batches on the device does so in the stream of the ``consumer``, so that the
     order of that stream keeps them right. DataError D195 for a label that numbers no class.
@@ -248,10 +248,10 @@ class Ahead(Generic[T]):
 
 
 class EpochLoader(ABC):
-    """What loaders share: host batches that are read without a stop over the ends of epochs.
+    """Base of the loaders, which reads host batches over the ends of epochs without a pause.
 
-    ``expect`` begins to read, and ``epoch`` goes on with what it began, or begins what is expected.
-    What nobody expects is read epoch by epoch. Copies are in line with the step.
+    ``expect`` begins to read, and ``epoch`` continues with these batches. Without ``expect``, each
+    epoch begins to read when it is asked for. Batches are copied in line with the step.
     """
 
     def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
@@ -261,8 +261,8 @@ class EpochLoader(ABC):
         self.identity = context.source.order.identity
         self.notes: tuple[str, ...] = ()
         self._opened: MicroBatches | Ahead[MicroBatch] | None = None
-        self._expected = Steps(0, 0, 0)  # what ``epoch`` shall begin
-        self._next = Steps(0, 0, 0)  # what is left of the open batches
+        self._expected = Steps(0, 0, 0)  # the steps that ``epoch`` begins to read
+        self._next = Steps(0, 0, 0)  # the steps that the open batches still have
         self._number = 0  # of the next batch, since they were opened
 
     @abstractmethod
@@ -307,7 +307,7 @@ class EpochLoader(ABC):
                 steps = self._expected
             self._begin(steps)
         elif self.context.source.reads_on:
-            self.context.source.check()  # it has read from files that may be others by now
+            self.context.source.check()  # whether its files were replaced since they were opened
         return closing(self._taken())
 
     def _taken(self) -> MicroBatches:

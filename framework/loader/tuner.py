@@ -88,7 +88,7 @@ class Tuner:
         self.limits = limits
         self._before = home  # the plan before the one that is being tried
         self._rate: float | None = None  # of that plan, in batches per second; None: no trial
-        self._goes_back = False  # whether the trial takes back what was added
+        self._is_reverting = False  # whether the trial takes back what was added
         self._is_settling = False
         self._num_hot = self._num_cool = 0
         self._hot_s = 0.0
@@ -118,7 +118,7 @@ class Tuner:
         if self.plan == self.home or self._num_cool < self._cool or not enough:
             return None
         busy = f"{seen.busy_workers:.1f} of {self.plan.num_workers} workers were busy"
-        return self._try(self.home, f"{waited}, and {busy}", seen, goes_back=True)
+        return self._try(self.home, f"{waited}, and {busy}", seen, reverts=True)
 
     def _judge(self, rate: float, seen: Observation, waited: str) -> Decision | None:
         """Keep the plan that was tried, or return to the one before."""
@@ -126,13 +126,13 @@ class Tuner:
         now = seen.num_batches / seen.seconds
         # Fewer workers cannot make the steps themselves slower, but more of them can.
         is_kept = now >= BETTER * rate
-        if self._goes_back:
+        if self._is_reverting:
             is_kept = seen.wait_share <= WAITS
         if is_kept:
             self._failed.clear()
             self._num_rests, self._cool = 0, COOL
             return None
-        if self._goes_back:
+        if self._is_reverting:
             self._cool = min(MOST_COOL, 2 * self._cool)
             return self._change(self._before, waited)
         self._failed.add(self.plan)
@@ -169,10 +169,8 @@ class Tuner:
         num_batches = plan.num_workers * plan.ahead + plan.depth
         return seen.batch_bytes * num_batches + seen.worker_bytes * plan.num_workers
 
-    def _try(
-        self, plan: ReadPlan, why: str, seen: Observation, goes_back: bool = False
-    ) -> Decision:
-        self._before, self._goes_back = self.plan, goes_back
+    def _try(self, plan: ReadPlan, why: str, seen: Observation, reverts: bool = False) -> Decision:
+        self._before, self._is_reverting = self.plan, reverts
         self._rate = seen.num_batches / seen.seconds
         return self._change(plan, why)
 

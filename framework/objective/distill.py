@@ -60,12 +60,12 @@ class Distill(ClassObjective):
             self._device = logits.device
             self.teacher.to(logits.device)
         with torch.no_grad():
-            taught = predicted(self.teacher, batch, self.inputs).float()
-        check_shapes(logits, taught, "the teacher's")
+            teacher_logits = predicted(self.teacher, batch, self.inputs).float()
+        check_shapes(logits, teacher_logits, "the teacher's")
         of_labels = self.mean(self.losses(logits, target), target)
         divergences = nn.functional.kl_div(
             (logits / self.temperature).log_softmax(1),
-            (taught / self.temperature).log_softmax(1),
+            (teacher_logits / self.temperature).log_softmax(1),
             reduction="none",
             log_target=True,
         ).sum(1)

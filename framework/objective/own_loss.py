@@ -1,4 +1,4 @@
-"""Any loss of a model's output and what is right, or a weighted sum of several."""
+"""Any loss of a model's output and a target, or a weighted sum of several."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ RECORDS = "records"
 
 @final
 class OwnLoss:
-    """A loss such as ``torch.nn.HuberLoss`` or a class of the user's, as it is. Better: lower.
+    """A loss such as ``torch.nn.HuberLoss`` or a class of the user's. A lower loss is better.
 
     Each loss is called with the model's output and the fields of ``target``. An output [B, 1] is
     given as [B] if the first target is one number per record. torch's losses of classes get class
@@ -29,7 +29,7 @@ class OwnLoss:
 
     Args:
         input: The field that the model takes, or several.
-        target: The field that is right, or several.
+        target: The field of the right values, or several.
         losses: The losses by name, a mapping. The sum of several is minimized, and each is logged.
         weights: The weight of each loss by name, a mapping; 1 for a loss without one.
         predicts: What the model's output means in predictions and metrics: ``classes`` (logits
@@ -112,9 +112,9 @@ class OwnLoss:
         return outcome
 
     def _count(self, batch: Batch, values: Mapping[str, Tensor], target: Tensor) -> Tensor | None:
-        """Return what the losses are a mean over, if it is not the records.
+        """Return the count that the losses are a mean over; None if it is the records.
 
-        Keep the error for losses whose passes and ranks cannot be weighed.
+        If passes and ranks cannot be weighed, ``unknown_mean`` becomes the error that says why.
         """
         over: dict[int | None, str] = {}  # a loss by the label that its mean leaves out
         for name, loss in self.losses.items():

@@ -143,7 +143,7 @@ class MeasuredSink(Sink):
         self._slow = slow
         self._tuning = tuning
         self._step = start_step
-        self._asked_at = time.monotonic()
+        self._measured_at = time.monotonic()
         self._used: Mapping[str, float] = {}
         self._peaks: dict[str, float] = {}
         self._value_s: dict[str, float] = defaultdict(float)  # value times seconds
@@ -185,7 +185,7 @@ class MeasuredSink(Sink):
             if stats.ready is not None:
                 self._ready += stats.ready * num_steps
                 self._ready_steps += num_steps
-            if not self._used or time.monotonic() - self._asked_at > USAGE_EVERY_S:
+            if not self._used or time.monotonic() - self._measured_at > USAGE_EVERY_S:
                 self._measure()
             shares = {name: part / all_ for name, (part, all_) in stats.content.items() if all_}
             report = replace(
@@ -201,8 +201,8 @@ class MeasuredSink(Sink):
             sink.write(report)
 
     def _measure(self) -> None:
-        seconds = time.monotonic() - self._asked_at
-        self._asked_at += seconds
+        seconds = time.monotonic() - self._measured_at
+        self._measured_at += seconds
         self._used = self._usage()
         for name, value in self._used.items():
             if name.startswith("peak_"):
@@ -430,7 +430,7 @@ class TrackedSink:
             os.fsync(self._outbox.file.fileno())
 
     def close(self) -> None:
-        """Note how the run ended, send the rest, and say in one line what could not be sent."""
+        """Add how the run ended, send the rest, and print a line if some could not be sent."""
         if self._ending.is_set():
             return
         status = "KILLED"

@@ -11,7 +11,7 @@ from framework.system.safe_text import SafeConsole
 
 REFRESH_S = 0.1  # more often would slow the steps and show no more
 BAR = 16  # characters of the bar
-BESIDE = 48  # characters of all that is drawn beside the text
+RESERVED = 48  # characters of all that is drawn next to the text
 
 
 @final
@@ -75,7 +75,7 @@ class ConsoleSink(Sink):
                 parts.append(f"workers {usage['workers_cpu_cores']:.1f} cores")
             text = f"loss {report.means['loss']:.4f}"
             for part in parts:
-                if len(text) + 2 + len(part) > self._console.width - BESIDE:
+                if len(text) + 2 + len(part) > self._console.width - RESERVED:
                     break
                 text += f"  {part}"
             self._progress.update(

@@ -47,7 +47,7 @@ class CsvSink:
 
 
 class _Curve:
-    """The file of one split. It gets a column for each metric, whenever the metric appears."""
+    """The file of one split. A metric gets a column when it first appears."""
 
     def __init__(self, path: Path, last_step: int) -> None:
         self._path = path
@@ -61,8 +61,8 @@ class _Curve:
 
     def add(self, row: Row) -> None:
         if not row.keys() <= set(self._columns):
-            # The file is written anew, and rows before this one get empty cells. If the disk
-            # refuses that, the file stays as it is.
+            # Rewrite the file with empty cells in the rows so far. If the disk refuses, the file
+            # stays as it is.
             metrics = [name for name in (*self._columns, *row) if name not in (*FIRST, *LAST)]
             columns = [*FIRST, *dict.fromkeys(metrics), *LAST]
             try:

@@ -18,10 +18,9 @@ from framework.errors import ResourceError, words_of
 from framework.train.metrics import check_outcome
 from framework.train.step import Passes, Stepper, drop_gradients
 
-# steps before the captured one, in which libraries choose kernels and the optimizer makes its
-# moments
+# Steps before the captured one: libraries choose kernels, and the optimizer makes its moments.
 WARM_UPS = 3
-# other threads pin memory meanwhile, which capturing forbids unless it looks at this thread only
+# Other threads pin memory meanwhile, which capturing forbids unless it watches this thread alone.
 CAPTURE_MODE = "thread_local"
 NUM_SLOTS = 256  # steps after which the table is filled again
 LOSS, COUNT = "", "\n"  # the loss and the count among the sums, which have other names
@@ -154,10 +153,10 @@ class GraphedPasses:
 
 @final
 class StepSlots:
-    """Slots of ``NUM_SLOTS`` steps.
+    """Memory for the results of ``NUM_SLOTS`` captured steps, a slot each.
 
     The host calls ``make_slots`` once and ``next_step`` before each captured step. ``begin`` and
-    ``end`` are captured. The optimizer reads its ``rates``, float32 tensors without dimensions, and
+    ``end`` are captured. The optimizer reads its ``rates``, float32 tensors without dimensions.
     ``rates_of`` returns those of a step, from its number and that of the last step.
     """
 
@@ -190,7 +189,7 @@ class StepSlots:
         self._totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
 
     def next_step(self, step: int, last_step: int) -> Outcome:
-        """Return what the next captured step will leave. Its number is ``step``, from 0.
+        """Return the outcome that the next captured step fills. Its number is ``step``, from 0.
 
         Its totals stay as they are until the step after it.
         """
@@ -214,7 +213,7 @@ class StepSlots:
         torch._foreach_copy_(self._rates, list(current.unbind()))  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
     def end(self, outcome: Outcome) -> None:
-        """Keep what the step returned, and count it."""
+        """Copy what the step returned into its slot, and count the step."""
         values = _values(outcome)
         for name, memory in self._memory.items():
             memory.index_copy_(0, self._place, values[name].detach().unsqueeze(0))

@@ -216,7 +216,7 @@ def metrics_of(objective: object, totals: Mapping[str, Tensor]) -> dict[str, flo
 
 
 @final
-class Tally:
+class PassResults:
     """The results of this rank's passes since the last report.
 
     Totals are added up pass by pass, since they may be large. With ``drops_bad`` they leave out

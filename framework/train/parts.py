@@ -21,7 +21,7 @@ from framework.schedule.torch_schedule import TorchSchedule
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
-from framework.train.metrics import PassPlace, Results, Tally, TrainPlan
+from framework.train.metrics import PassPlace, PassResults, Results, TrainPlan
 from framework.train.objective_state import ObjectiveState, evaluating
 from framework.train.watching import Goal, Watching
 from framework.train.weights import Average, Freeze
@@ -151,7 +151,7 @@ def evaluate(
     restored afterwards, so that learning does not depend on how often a run validates.
     """
     model.eval()
-    tally = Tally(objective, drops_bad=False)
+    pass_results = PassResults(objective, drops_bad=False)
     clock.skip()  # The time since the last validation does not count.
     with evaluating(objective), kept_generators(parallel.device), closing(passes) as batches:
         for batch, weight, _ in batches:
@@ -165,9 +165,9 @@ def evaluate(
             # A weight of 0 marks a filler: its records do not count.
             if metrics is not None and weight > 0 and outcome.predictions is not None:
                 metrics.add(outcome.predictions)
-            tally.add(outcome, num_records(batch), weight, PassPlace(0, None))
+            pass_results.add(outcome, num_records(batch), weight, PassPlace(0, None))
             clock.mark("report")
-    results = tally.results(parallel.total)
+    results = pass_results.results(parallel.total)
     for name, value in ({} if metrics is None else metrics.results()).items():
         if value.dim():
             results.arrays[name] = value

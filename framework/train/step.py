@@ -68,7 +68,7 @@ class CountWeights:
         def watch_output(_: nn.Module, inputs: Any, output: Any) -> None:
             for tensor in leaves(vars(output) if is_dataclass(output) else output):
                 if tensor.requires_grad:
-                    self._hooks.append(tensor.register_hook(self._kept))
+                    self._hooks.append(tensor.register_hook(self._masked))
 
         own = set(model.parameters())
         not_compiled: Any = torch.compiler.disable(watch_output)
@@ -76,9 +76,9 @@ class CountWeights:
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter not in own and parameter.requires_grad:
-                    self._watching.append(parameter.register_hook(self._kept))
+                    self._watching.append(parameter.register_hook(self._masked))
 
-    def _kept(self, gradient: Tensor) -> Tensor | None:
+    def _masked(self, gradient: Tensor) -> Tensor | None:
         """Return the gradient, or zeros if nothing counts. None leaves it as it is."""
         if self._counted is None or self._counted is True:
             return None
@@ -432,7 +432,9 @@ def are_finite(tensors: Sequence[Tensor]) -> bool:
     return all(math.isfinite(norm) for norm in norms)
 
 
-def gone_wrong(what: str, step: int, bad: PassPlace | None, parallel: Parallel) -> PacelineError:
+def nonfinite_error(
+    what: str, step: int, bad: PassPlace | None, parallel: Parallel
+) -> PacelineError:
     """Return the error to raise at ``step``. All ranks call it together.
 
     The rank that met the first ``bad`` loss names its records (N101). Others point to it (P104).

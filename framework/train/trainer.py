@@ -15,9 +15,9 @@ from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, kept_generators, set_generator_state
 from framework.train.cuda_graph import GraphedPasses
-from framework.train.metrics import PassPlace, Progress, Tally, next_due
+from framework.train.metrics import PassPlace, PassResults, Progress, next_due
 from framework.train.parts import Parts, is_better, is_nan, prefix_of, validated
-from framework.train.step import CountWeights, Passes, Stepper, all_finite, gone_wrong
+from framework.train.step import CountWeights, Passes, Stepper, all_finite, nonfinite_error
 from framework.train.watching import RankWatch, TrainPace, Watching
 
 LEAD = 4  # steps before a validation, when its first batches begin to be read
@@ -63,7 +63,7 @@ class Trainer:
         self._sinks: Sequence[Sink] = ()  # of rank 0 alone
         self._began: tuple[float, int] = (0.0, 0)  # when reports begin, and after which step
         self.ranks = RankWatch(parts.clock, parts.parallel)  # what all ranks measure
-        self._tally = Tally(parts.objective)
+        self._pass_results = PassResults(parts.objective)
         self._last_step = 0
         self._next_due = 0  # the next step after which more is to be done than to go on
 
@@ -92,7 +92,7 @@ class Trainer:
             for loader in (self.parts.train, *self._splits.values()):
                 loader.expect(0, 0, 0)  # nothing more is read
         if self.stopped:  # only the resumed run will report these records
-            self.pace.lap(self._tally.results(self.parts.parallel.total).num_records)
+            self.pace.lap(self._pass_results.results(self.parts.parallel.total).num_records)
         self.pace.pause()
         self._lap()  # adds the time since the last report to ``spans``
         status = "interrupted" if self.stopped else "finished"
@@ -116,7 +116,7 @@ class Trainer:
         self.parts.switch_to_training()
         self.parts.clock.skip()
         self.pace.start()
-        tally, progress = self._tally, self.progress
+        pass_results, progress = self._pass_results, self.progress
         steps_left = self._last_step - progress.step
         self.parts.train.expect(progress.epoch, progress.epoch_step, steps_left)
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
@@ -125,7 +125,7 @@ class Trainer:
             for batch, weight, last in micro_batches:
                 outcome = self._passes(batch, weight, last)
                 place = PassPlace(progress.step + 1, batch.get("index"))
-                tally.add(outcome, num_records(batch), weight, place)
+                pass_results.add(outcome, num_records(batch), weight, place)
                 if last and self._finish_step():
                     break
         except (IndexError, RuntimeError, ValueError) as error:
@@ -204,7 +204,7 @@ class Trainer:
                 self.ended = reason  # the run ends after this step
                 self.stopped = False
         self._save(best, weights)
-        self.pace.go_on()
+        self.pace.resume()
         self.parts.clock.skip()
 
     def _begin_passes(self) -> None:
@@ -230,13 +230,13 @@ class Trainer:
 
     def _report(self) -> None:
         if self.parts.plan.skip_bad:
-            self._tally.drop_bad()
-        means, count, arrays = self._tally.results(self.parts.parallel.total)
+            self._pass_results.drop_bad()
+        means, count, arrays = self._pass_results.results(self.parts.parallel.total)
         if not math.isfinite(means["loss"]):
-            raise self._gone_wrong(f"the loss is {means['loss']}")
+            raise self._nonfinite_error(f"the loss is {means['loss']}")
         # the next report includes the time of writing this one
         records_per_s = self.pace.lap(count)
-        self._tally.clear()
+        self._pass_results.clear()
         if count:
             spans = self._lap()
             ranks = self.ranks.take(spans)
@@ -246,9 +246,11 @@ class Trainer:
             if self._watching.is_on:
                 self._watching.call(lambda own: own.after_report, self._moment(report=report))
 
-    def _gone_wrong(self, what: str) -> PacelineError:
+    def _nonfinite_error(self, what: str) -> PacelineError:
         what = f"{what} at learning rate {self.stepper.rate:g}"
-        return gone_wrong(what, self.progress.step, self._tally.first_bad(), self.parts.parallel)
+        return nonfinite_error(
+            what, self.progress.step, self._pass_results.first_bad(), self.parts.parallel
+        )
 
     def _lap(self) -> dict[str, Span]:
         spans = self.parts.clock.spans()
@@ -320,7 +322,7 @@ class Trainer:
             return
         is_bad = not all_finite(self.stepper.model, self.stepper.infinite)
         if on_any_rank(parts.parallel, is_bad):  # their buffers may differ
-            raise self._gone_wrong("a weight is NaN or infinite")
+            raise self._nonfinite_error("a weight is NaN or infinite")
         state = self.state_dict()
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
         is_lost = False
@@ -341,7 +343,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs. All ranks call this together."""
         if self.parts.plan.skip_bad:
-            self._tally.drop_bad()
+            self._pass_results.drop_bad()
         parallel = self.parts.parallel
         return {
             **parallel.gather_state(self.stepper.state_dict()),
@@ -350,7 +352,7 @@ class Trainer:
             "order": self.parts.train.identity,
             "best": self.best,
             "val": self.val_means,
-            "pending": self._tally.state_dict(parallel.gather),
+            "pending": self._pass_results.state_dict(parallel.gather),
             "generators": parallel.gather(generator_state(parallel.device)),
             "trained_s": self.pace.total_s,
             "ended": self.ended,
@@ -371,7 +373,7 @@ class Trainer:
         self.val_means = dict(state["val"])
         if self.best and self._splits and self.parts.best is None:
             is_better(self.parts, self._splits, self.best, self.best)  # KeyError for a lost mean
-        self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
+        self._pass_results.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
         self.pace.before_s = state["trained_s"]
         self.ended = state["ended"]
         self._watching.load_state_dict(state["watching"])

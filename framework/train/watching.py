@@ -60,7 +60,7 @@ class TrainPace:
     def pause(self) -> None:
         self._paused_at = time.perf_counter()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Leave out the time since ``pause``."""
         assert self._paused_at is not None
         self._since += time.perf_counter() - self._paused_at

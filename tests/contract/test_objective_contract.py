@@ -17,7 +17,7 @@ from framework.objective.recognize import Recognize
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 from framework.objective.segment import Segment
-from framework.train.metrics import PassPlace, Tally
+from framework.train.metrics import PassPlace, PassResults
 
 CLASSES = {
     "image": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)),
@@ -81,9 +81,9 @@ def weighed(losses, counts):
 
 def means(objective, result, batch):
     """Return loss and metrics, as a report has them."""
-    tally = Tally(objective)
-    tally.add(result, num_records(batch), 1.0, PassPlace(1, None))
-    return tally.results(lambda sums: sums).means
+    pass_results = PassResults(objective)
+    pass_results.add(result, num_records(batch), 1.0, PassPlace(1, None))
+    return pass_results.results(lambda sums: sums).means
 
 
 @every

@@ -11,7 +11,7 @@ from framework.objective.distill import Distill
 from framework.objective.focal import Focal
 from framework.objective.multilabel import Multilabel
 from framework.objective.own_loss import OwnLoss
-from framework.train.metrics import PassPlace, Tally
+from framework.train.metrics import PassPlace, PassResults
 
 RANDOM = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(6, 3, generator=RANDOM)
@@ -253,11 +253,11 @@ SEVERAL = {
 def means(batch=SEVERAL, cuts=(9,)):
     """Return the loss and the metrics over batches that are cut to the sizes ``cuts``."""
     objective = Multilabel("image", "labels")
-    tally = Tally(objective)
+    pass_results = PassResults(objective)
     for part in zip(*(values.split(list(cuts)) for values in batch.values()), strict=True):
         result = objective(MODEL, dict(zip(batch, part, strict=True)))
-        tally.add(result, len(part[0]), 1.0, PassPlace(1, None))
-    return tally.results(lambda sums: sums).means
+        pass_results.add(result, len(part[0]), 1.0, PassPlace(1, None))
+    return pass_results.results(lambda sums: sums).means
 
 
 def test_the_loss_of_labels_is_the_mean_binary_cross_entropy():

@@ -14,7 +14,7 @@ from framework.objective.own_loss import OwnLoss
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 from framework.objective.scores import for_target, prediction
-from framework.train.metrics import PassPlace, Tally
+from framework.train.metrics import PassPlace, PassResults
 
 MODEL = nn.Identity()
 
@@ -85,11 +85,11 @@ def test_explained_variance_is_that_of_scikit_learn_over_uneven_batches(shape, m
     generator = torch.Generator().manual_seed(0)
     target = torch.randn(shape, generator=generator) * 10 + mean
     guess = target + torch.randn(shape, generator=generator) * 4
-    tally = Tally(Regress("image", "target", "mse"))
+    pass_results = PassResults(Regress("image", "target", "mse"))
     for part in (slice(0, 16), slice(16, 32), slice(32, 40)):
         result = regress(guess[part], target[part], model=nn.Identity().eval())
-        tally.add(result, len(guess[part]), 1.0, PassPlace(0, None))
-    means = tally.results(lambda sums: sums).means
+        pass_results.add(result, len(guess[part]), 1.0, PassPlace(0, None))
+    means = pass_results.results(lambda sums: sums).means
     assert means["r2"] == pytest.approx(r2_score(target.double(), guess.double()), abs=1e-6)
 
 

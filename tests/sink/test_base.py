@@ -99,8 +99,8 @@ def report(step, split="train"):
 
 def measured(sinks, *stats, usage=dict, start_step=0):
     """Return a sink whose loader gives these ``stats``, one after the other."""
-    said = iter(stats)
-    return MeasuredSink(sinks, lambda: next(said), usage, start_step)
+    printed = iter(stats)
+    return MeasuredSink(sinks, lambda: next(printed), usage, start_step)
 
 
 def test_a_training_report_says_what_reading_took_per_step():
@@ -131,13 +131,13 @@ def test_a_validation_report_goes_by_as_it_is_and_asks_nobody():
 def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
-    said = iter(
+    printed = iter(
         [
             {"cpu_cores": 4.0, "peak_rss_bytes": 7.0},
             {"cpu_cores": 1.0, "peak_rss_bytes": 9.0, "gpu_busy_share": 0.5},
         ]
     )
-    sink = measured([], LoaderStats({}, None, 0), usage=lambda: next(said))
+    sink = measured([], LoaderStats({}, None, 0), usage=lambda: next(printed))
     now[0] = 101.0
     sink.write(report(1))
     now[0] = 104.0
@@ -407,16 +407,16 @@ def test_only_files_of_the_run_directory_are_sent(tmp_path):
         assert inside(run_dir, name) is None
 
 
-def deliver(folder, tracker, *steps, wait_for=lambda said: True, **settings):
-    """Write reports of a run to a server, and return what is said."""
-    said = []
-    sink = open_sink(RunContext(folder, 4, 1, say=said.append), tracker=tracker, **settings)
+def deliver(folder, tracker, *steps, wait_for=lambda printed: True, **settings):
+    """Write reports of a run to a server, and return what is printed."""
+    printed = []
+    sink = open_sink(RunContext(folder, 4, 1, say=printed.append), tracker=tracker, **settings)
     for step in steps:
         sink.write(learned_report(step))
-    while not wait_for(said):
+    while not wait_for(printed):
         time.sleep(0.001)
     sink.close()
-    return said
+    return printed
 
 
 def test_everything_is_sent_before_it_closes(tmp_path):
@@ -429,14 +429,14 @@ def test_everything_is_sent_before_it_closes(tmp_path):
 def test_a_server_that_comes_back_gets_everything_and_one_warning_was_said(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "FIRST_PAUSE_S", 0.0)
     notebook = Notebook(*[ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")] * 3)
-    said = deliver(tmp_path, notebook, 1, wait_for=lambda _: notebook.events)
-    assert (len(said), len(notebook.events)) == (1, len(events_in(tmp_path)))
-    assert "notes cannot be reached (Connection refused); training continues" in said[0]
+    printed = deliver(tmp_path, notebook, 1, wait_for=lambda _: notebook.events)
+    assert (len(printed), len(notebook.events)) == (1, len(events_in(tmp_path)))
+    assert "notes cannot be reached (Connection refused); training continues" in printed[0]
 
 
 def test_what_remains_is_counted_and_kept_with_the_command_that_sends_it(tmp_path):
-    said = deliver(tmp_path, Notebook(*[OSError(113, "No route to host")] * 9), 1)
-    assert said[-1] == (
+    printed = deliver(tmp_path, Notebook(*[OSError(113, "No route to host")] * 9), 1)
+    assert printed[-1] == (
         "notes: 5 events could not be sent (No route to host); they are kept, "
         f"send them with: paceline runs send {tmp_path}"
     )
@@ -450,6 +450,6 @@ def test_a_server_without_an_answer_is_not_waited_for(tmp_path):
         def send(self, events):
             answer.wait()
 
-    said = deliver(tmp_path, Silent(), 1, close_s=0.1)
+    printed = deliver(tmp_path, Silent(), 1, close_s=0.1)
     answer.set()
-    assert "5 events could not be sent (no answer within 0.1 s)" in said[0]
+    assert "5 events could not be sent (no answer within 0.1 s)" in printed[0]

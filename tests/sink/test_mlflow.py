@@ -49,14 +49,14 @@ def report(step, loss=1.0, split="train", **means):
     return Report(split, step, 1, {"loss": loss, **means}, 1000.0, {}, 0.1)
 
 
-def sink(server, run_dir, start_step=0, said=None, uri=None):
-    say = print if said is None else said.append
+def sink(server, run_dir, start_step=0, printed=None, uri=None):
+    say = print if printed is None else printed.append
     run = RunContext(run_dir, 10, 1, start_step, SAMPLE, say)
     return MLflowSink(uri or server.uri, run_dir.parent.name, None, 4, True, 0.1, 60.0, run=run)
 
 
-def log(server, run_dir, *reports, start_step=0, said=None):
-    logging = sink(server, run_dir, start_step, said)
+def log(server, run_dir, *reports, start_step=0, printed=None):
+    logging = sink(server, run_dir, start_step, printed)
     for each in reports:
         logging.write(each)
     logging.close()
@@ -92,22 +92,22 @@ def test_a_run_has_configuration_curves_pictures_checkpoints_and_status(server, 
 
 @pytest.mark.slow
 def test_a_server_that_ends_and_starts_again_gets_everything(mortal_server, run_dir):
-    said = []
-    logging = sink(mortal_server, run_dir, said=said)
+    printed = []
+    logging = sink(mortal_server, run_dir, printed=printed)
     logging.write(report(2))
     while Outbox(run_dir, "mlflow").num_waiting():
         time.sleep(0.05)
     mortal_server.stop()
     logging.write(report(4))
     logging.write(report(6))
-    while not said:
+    while not printed:
         time.sleep(0.05)
     mortal_server.start()
     logging.write(report(10))
     logging.close()
     assert curve(mortal_server, run_dir) == [(2, 1.0), (4, 1.0), (6, 1.0), (10, 1.0)]
-    assert len(said) == 1
-    assert "training continues" in said[0]
+    assert len(printed) == 1
+    assert "training continues" in printed[0]
 
 
 @pytest.mark.slow

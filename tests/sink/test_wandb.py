@@ -22,13 +22,13 @@ def run_dir(tmp_path):
 
 
 def log(run_dir, *reports, start_step=0):
-    said = []
-    run = RunContext(run_dir, 10, 1, start_step, SAMPLE, said.append)
+    printed = []
+    run = RunContext(run_dir, 10, 1, start_step, SAMPLE, printed.append)
     sink = WandbSink("paceline", None, 4, True, 0.1, 60.0, run=run)
     for each in reports:
         sink.write(each)
     sink.close()
-    return said
+    return printed
 
 
 def report(step, loss=1.0, split="train"):

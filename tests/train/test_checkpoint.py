@@ -41,8 +41,8 @@ from tests.faults.hostile import Reduced, zipped
 GOLDEN = Path(__file__).parents[1] / "golden" / f"state-v{VERSION}.pt"
 
 
-def folder_of(run_dir, keep=2, every_s=None, said=None):
-    say = [].append if said is None else said.append
+def folder_of(run_dir, keep=2, every_s=None, printed=None):
+    say = [].append if printed is None else printed.append
     return CheckpointFolder(run_dir, {"learned": {}}, keep, every_s, say)
 
 
@@ -118,13 +118,13 @@ def test_a_state_of_this_version_continues():
 
 
 def test_an_optimizer_whose_state_cannot_be_read_again_is_said_at_the_first_save(tmp_path):
-    said = []
-    folder = folder_of(tmp_path, said=said)
+    printed = []
+    folder = folder_of(tmp_path, printed=printed)
     state = {"state": {0: {"exp_avg": torch.zeros(1), "Q": [1, {"a": object}]}}}
     for step in (1, 2):
         folder.save(step, {"optimizer": state}, None, best=False, final=False)
     fix = "this run cannot be resumed; keep dense tensors and plain values there"
-    assert said == [f"warning: the optimizer's Q is a list that is not plain: {fix}"]
+    assert printed == [f"warning: the optimizer's Q is a list that is not plain: {fix}"]
 
 
 def test_an_older_state_is_removed_only_when_the_newer_one_has_its_name(tmp_path, monkeypatch):
@@ -261,17 +261,17 @@ def full_disk(monkeypatch):
 
 
 def test_a_full_disk_is_said_and_the_run_goes_on(tmp_path, monkeypatch):
-    said = []
-    folder = folder_of(tmp_path, said=said)
+    printed = []
+    folder = folder_of(tmp_path, printed=printed)
     save(folder, 1)
     full_disk(monkeypatch)
     save(folder, 2)
     weights = {"w": torch.zeros(1)}
     assert folder.save(3, {}, weights, best=True, final=False) == (None, False)
     stands = "is not saved, the newest checkpoint stands"
-    assert len(said) == 2
-    assert said[0].startswith(f"warning: step 2 {stands}; error[R101]: ")
-    assert f"3 {stands}, and best.pt is not of this best validation; " in said[1]
+    assert len(printed) == 2
+    assert printed[0].startswith(f"warning: step 2 {stands}; error[R101]: ")
+    assert f"3 {stands}, and best.pt is not of this best validation; " in printed[1]
     assert os.listdir(tmp_path / "checkpoints") == ["step-00000001.pt"]
 
 

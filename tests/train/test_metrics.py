@@ -11,8 +11,8 @@ from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.train.metrics import (
     PassPlace,
+    PassResults,
     Progress,
-    Tally,
     TrainPlan,
     check_outcome,
     metrics_of,
@@ -30,19 +30,19 @@ def outcome(values, losses=False, **more):
     return Outcome(loss, {"hits": torch.tensor(len(values))}, len(values), losses=parts, **more)
 
 
-def tallied(*outcomes, objective=None, tally=None, **options):
-    tally = tally or Tally(objective, **options)
+def collected(*outcomes, objective=None, pass_results=None, **options):
+    pass_results = pass_results or PassResults(objective, **options)
     for step, result in enumerate(outcomes, 1):
-        add(tally, result, step)
-    return tally
+        add(pass_results, result, step)
+    return pass_results
 
 
-def add(tally, result, step, weight=1.0, indices=None):
-    tally.add(result, result.count, weight, PassPlace(step, indices))
+def add(pass_results, result, step, weight=1.0, indices=None):
+    pass_results.add(result, result.count, weight, PassPlace(step, indices))
 
 
-def means_of(tally, total):
-    return tally.results(total)[:2]
+def means_of(pass_results, total):
+    return pass_results.results(total)[:2]
 
 
 def one_rank(values):
@@ -52,7 +52,7 @@ def one_rank(values):
 @given(st.lists(st.lists(st.integers(-1000, 1000), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_the_mean_over_batches_is_the_mean_over_records(batches):
     outcomes = [outcome([float(value) for value in batch], losses=True) for batch in batches]
-    means, count = means_of(tallied(*outcomes), one_rank)
+    means, count = means_of(collected(*outcomes), one_rank)
     records = [value for batch in batches for value in batch]
     assert (count, means["hits"]) == (len(records), 1.0)
     assert means["loss"] == pytest.approx(sum(records) / len(records), abs=1e-9)
@@ -67,26 +67,26 @@ def test_sums_of_all_ranks_are_added_before_they_are_divided():
         # another rank's loss, half, hits, count and records
         return sums + torch.tensor([30.0, 15.0, 2.0, 6.0, 6.0], dtype=torch.float64)
 
-    means, count = means_of(tallied(outcome([1.0, 1.0], losses=True)), total)
+    means, count = means_of(collected(outcome([1.0, 1.0], losses=True)), total)
     assert (means, count) == ({"loss": 4.0, "half": 2.0, "hits": 0.5}, 8.0)
     assert (asked[0].dtype, asked[0].device.type) == (torch.float64, "cpu")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_the_first_bad_loss_is_found_with_its_step_and_records(bad):
-    tally = Tally()
+    pass_results = PassResults()
     for step, value in ((7, 1.0), (8, bad), (9, bad)):
-        add(tally, outcome([value]), step, indices=torch.arange(10, 17))
-    assert tally.first_bad().where == "step 8, records 10, 11, 12, 13, 14, ... (7)"
+        add(pass_results, outcome([value]), step, indices=torch.arange(10, 17))
+    assert pass_results.first_bad().where == "step 8, records 10, 11, 12, 13, 14, ... (7)"
 
 
 def test_bad_losses_can_be_left_out_and_fillers_are():
-    tally = tallied(outcome([1.0, 3.0]), outcome([math.nan]), outcome([math.inf]))
-    add(tally, outcome([1e30]), 4, weight=0.0)
-    tally.drop_bad()
-    assert tally.results(one_rank).means == {"loss": 2.0, "hits": 1.0}
-    assert tally.first_bad() is None
-    nothing = tallied(outcome([math.nan]))
+    pass_results = collected(outcome([1.0, 3.0]), outcome([math.nan]), outcome([math.inf]))
+    add(pass_results, outcome([1e30]), 4, weight=0.0)
+    pass_results.drop_bad()
+    assert pass_results.results(one_rank).means == {"loss": 2.0, "hits": 1.0}
+    assert pass_results.first_bad() is None
+    nothing = collected(outcome([math.nan]))
     nothing.drop_bad()
     assert nothing.results(one_rank).means == {"loss": 0.0, "hits": 0.0}
 
@@ -95,9 +95,9 @@ def test_bad_losses_can_be_left_out_and_fillers_are():
 def test_the_mean_of_nothing_adds_nothing(count):
     mean = torch.tensor(math.nan)
     nothing = Outcome(mean, {"hits": torch.tensor(0)}, count, losses={"half": mean})
-    tally = tallied(outcome([1.0, 3.0], losses=True))
-    tally.add(nothing, 2, 1.0, PassPlace(2, None))
-    assert tally.results(one_rank).means == {"loss": 2.0, "hits": 1.0, "half": 1.0}
+    pass_results = collected(outcome([1.0, 3.0], losses=True))
+    pass_results.add(nothing, 2, 1.0, PassPlace(2, None))
+    assert pass_results.results(one_rank).means == {"loss": 2.0, "hits": 1.0, "half": 1.0}
 
 
 class Shares:
@@ -116,21 +116,23 @@ def with_array(*rows, loss=1.0):
 
 
 def test_totals_of_fillers_and_of_bad_losses_are_left_out_except_in_validation():
-    tally = tallied(with_totals(1, 3), with_totals(5, 0, loss=math.nan), objective=Shares())
-    add(tally, with_totals(50, 0), 2, weight=0.0)
-    tally.drop_bad()
-    assert tally.results(one_rank).means == {"loss": 1.0, "share": 0.25}
+    pass_results = collected(
+        with_totals(1, 3), with_totals(5, 0, loss=math.nan), objective=Shares()
+    )
+    add(pass_results, with_totals(50, 0), 2, weight=0.0)
+    pass_results.drop_bad()
+    assert pass_results.results(one_rank).means == {"loss": 1.0, "share": 0.25}
     both = with_totals(1, 1), with_totals(0, 2, loss=math.inf)
-    validation = tallied(*both, objective=Shares(), drops_bad=False)
+    validation = collected(*both, objective=Shares(), drops_bad=False)
     assert validation.results(one_rank).means["share"] == 0.25
 
 
 def test_an_array_in_sums_adds_up_over_passes_and_ranks_and_stays_an_array():
-    tally = tallied(with_array([1, 0], [0, 2]), with_array([0, 3], [0, 1]))
-    add(tally, with_array([5, 5], [5, 5], loss=math.nan), 3)
-    add(tally, with_array([7, 7], [7, 7]), 3, weight=0.0)
-    tally.drop_bad()
-    means, count, arrays = tally.results(lambda sums: 2 * sums)
+    pass_results = collected(with_array([1, 0], [0, 2]), with_array([0, 3], [0, 1]))
+    add(pass_results, with_array([5, 5], [5, 5], loss=math.nan), 3)
+    add(pass_results, with_array([7, 7], [7, 7]), 3, weight=0.0)
+    pass_results.drop_bad()
+    means, count, arrays = pass_results.results(lambda sums: 2 * sums)
     assert (means, count) == ({"loss": 1.0}, 6.0)
     assert arrays["confusion"].tolist() == [[2, 6], [0, 6]]
 
@@ -143,30 +145,34 @@ def complete(values):
 
 
 def resumed(saved, ranks=1, rank=0, world_size=1, objective=None):
-    """Return a tally that continues the tally ``saved``, which each of ``ranks`` ranks had."""
-    tally = Tally(objective or Shares())
-    tally.load_state_dict(saved.state_dict(lambda values: [values] * ranks), rank, world_size)
-    return tally
+    """Return results that continue the results ``saved``, which each of ``ranks`` ranks had."""
+    pass_results = PassResults(objective or Shares())
+    pass_results.load_state_dict(
+        saved.state_dict(lambda values: [values] * ranks), rank, world_size
+    )
+    return pass_results
 
 
 @pytest.mark.parametrize("cut", range(5))
 def test_results_are_the_same_bits_if_they_were_saved_in_between(cut):
     batches = [[0.1, 0.7], [0.3], [1e-9, 0.2, 12.0], [0.5]]
-    whole = tallied(*map(complete, batches), objective=Shares()).results(one_rank)
-    second = resumed(tallied(*map(complete, batches[:cut]), objective=Shares()))
-    means, count, arrays = tallied(*map(complete, batches[cut:]), tally=second).results(one_rank)
+    whole = collected(*map(complete, batches), objective=Shares()).results(one_rank)
+    second = resumed(collected(*map(complete, batches[:cut]), objective=Shares()))
+    means, count, arrays = collected(*map(complete, batches[cut:]), pass_results=second).results(
+        one_rank
+    )
     assert (means, count) == (whole.means, sum(map(len, batches[cut:])))
     assert torch.equal(arrays["confusion"], whole.arrays["confusion"])
 
 
 @pytest.mark.parametrize(("ranks", "world_size"), [(1, 2), (3, 2), (2, 1), (4, 4)])
 def test_another_number_of_ranks_takes_over_every_record_and_total_once(ranks, world_size):
-    saved = tallied(complete([1.0, 2.0]), objective=Shares())
-    tallies = [resumed(saved, ranks, rank, world_size) for rank in range(world_size)]
-    assert sum(float(tally.columns().counts.sum()) for tally in tallies) == 2 * ranks
+    saved = collected(complete([1.0, 2.0]), objective=Shares())
+    of_ranks = [resumed(saved, ranks, rank, world_size) for rank in range(world_size)]
+    assert sum(float(pass_results.columns().counts.sum()) for pass_results in of_ranks) == 2 * ranks
     asked = []
-    for tally in tallies:
-        tally.results(lambda values: asked.append(values[-2:]) or values)
+    for pass_results in of_ranks:
+        pass_results.results(lambda values: asked.append(values[-2:]) or values)
     assert sum(asked).tolist() == [2 * ranks, ranks]
 
 
@@ -197,9 +203,9 @@ def test_values_that_cannot_be_added_up_are_refused(name, value, where):
 def test_a_pass_with_another_form_than_the_one_before_is_refused():
     first, second = (Outcome(torch.ones(()), {name: torch.ones(())}, 1) for name in ("a", "b"))
     with pytest.raises(ConfigError, match=r"C220.*sums: has b, and had a one pass before"):
-        tallied(first, second)
+        collected(first, second)
     with pytest.raises(ConfigError, match=r"C220.*Outcome\.totals.*'hits': \(3,\)"):
-        tallied(with_totals(1, 3), with_totals(1, 2, 3))
+        collected(with_totals(1, 3), with_totals(1, 2, 3))
 
 
 def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():

@@ -12,8 +12,8 @@ from framework.precision.amp import AMP
 from framework.train.metrics import PassPlace
 from framework.train.step import (
     all_finite,
-    gone_wrong,
     infinite_buffers,
+    nonfinite_error,
 )
 from tests.fakes import (
     CPU,
@@ -123,7 +123,7 @@ class Ranks:
 )
 def test_the_rank_that_met_the_first_bad_loss_names_it(steps, speaker):
     ranks = [Ranks(rank, steps) for rank in range(len(steps))]
-    errors = [gone_wrong("the loss is nan", 10, PassPlace(7, None), rank) for rank in ranks]
+    errors = [nonfinite_error("the loss is nan", 10, PassPlace(7, None), rank) for rank in ranks]
     kinds = [NumericError if rank == speaker else DistributedError for rank in range(len(steps))]
     assert [type(error) for error in errors] == kinds
     assert str(errors[speaker]).startswith("error[N101]: step 7: the loss is nan; ")

@@ -112,16 +112,16 @@ def test_a_plain_object_may_say_itself_what_its_state_is():
 
 
 def test_a_value_that_no_state_holds_is_warned_of_once():
-    said = []
+    printed = []
     objective = ByCenters()
     objective.kept, objective.constant = None, deque([1])
-    owned = ObjectiveState(objective, ALONE, said.append)
+    owned = ObjectiveState(objective, ALONE, printed.append)
     owned.state_dict()
-    assert said == []
+    assert printed == []
     objective.kept = deque([1])
     owned.state_dict()
     owned.state_dict()
-    (warning,) = said
+    (warning,) = printed
     assert warning.startswith("warning: objective.kept is deque: a resumed run begins with it anew")
 
 

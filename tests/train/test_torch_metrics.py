@@ -102,13 +102,13 @@ def test_lists_that_no_ranks_can_join_are_refused():
 
 
 def test_a_class_without_records_is_left_out_and_named():
-    said = []
+    printed = []
     kinds = {
         "recall": MulticlassRecall(3),
         "auroc": MulticlassAUROC(3),
         "precision": MulticlassAveragePrecision(3),
     }
-    metrics = TorchMetrics(kinds, ONE, said.append, ["cat", "dog", "cow"])
+    metrics = TorchMetrics(kinds, ONE, printed.append, ["cat", "dog", "cow"])
     guess, target = predictions()
     target = target % 2
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_a_class_without_records_is_left_out_and_named():
     assert results["recall"].item() == pytest.approx(sum(recalls).item() / 2)
     assert results["auroc"].item() == pytest.approx(sum(aurocs) / 2)
     assert results["precision"].item() == pytest.approx(sum(precisions) / 2)
-    assert said == [
+    assert printed == [
         f"note: metrics.{name}: the mean over the 2 classes that have records, without cow"
         for name in kinds
     ]

@@ -176,11 +176,11 @@ def test_a_best_that_the_disk_has_refused_is_not_the_best():
 
 
 def test_a_validation_that_is_nan_is_said_once_and_a_number_is_better():
-    said = []
-    trainer = validated(math.nan, math.nan, 1.0, 0.5, 2.0, say=said.append)
+    printed = []
+    trainer = validated(math.nan, math.nan, 1.0, 0.5, 2.0, say=printed.append)
     assert trainer.best == {"loss": 0.5, "step": 4}
     what = "the loss of the validation after step 1 is NaN"
-    assert said == [f"warning: {what}; look at the validation data, or lower optim.lr"]
+    assert printed == [f"warning: {what}; look at the validation data, or lower optim.lr"]
 
 
 def sets(**losses):

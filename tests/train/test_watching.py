@@ -150,7 +150,7 @@ def test_time_before_a_resume_counts_as_training_and_pauses_do_not(monkeypatch):
     timer.pause()
     clock.now += 50
     assert timer.total_s == 9.0
-    timer.go_on()
+    timer.resume()
     clock.now += 1
     assert timer.lap(6) == 2.0
     clock.now += 4

@@ -17,7 +17,7 @@ from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, Outcome
 from framework.errors import words_of
 from framework.system.rng import kept_generators
-from framework.train.metrics import PassPlace, Tally, metrics_of
+from framework.train.metrics import PassPlace, PassResults, metrics_of
 from framework.train.parts import OutputRecorder, Parts, record_losses
 from framework.train.step import are_finite, gradients
 from framework.train.weights import is_sharded
@@ -74,7 +74,7 @@ class StepWatch:
         self._until = last  # the step after it raises LastStepTaken
         self._is_open = False  # whether a step has begun
         self._weight = 0.0  # of the present pass; 0 for one that only fills up a step
-        self._tally = Tally()
+        self._pass_results = PassResults()
 
     def watched(self, parts: Parts, step: int, until: int) -> Parts:
         """Return the parts of a Trainer that has taken ``step`` steps and takes some more."""
@@ -112,7 +112,7 @@ class StepWatch:
                     raise LastStepTaken
                 self._weight = micro.weight
                 if not self._is_open:
-                    self._tally = Tally(self.parts.objective)
+                    self._pass_results = PassResults(self.parts.objective)
                     self._is_open = True
                 if self.present is not None:
                     self.present.epoch = epoch + 1
@@ -134,7 +134,7 @@ class StepWatch:
             recorder = OutputRecorder(model)
         outcome = objective(recorder or model, batch)
         place = PassPlace(facts.step, batch.get("index"))
-        self._tally.add(replace(outcome), num_records(batch), self._weight, place)
+        self._pass_results.add(replace(outcome), num_records(batch), self._weight, place)
         if recorder is not None:
             outputs = [mapped(output, torch.Tensor.detach) for output in recorder.outputs]
             self.passes.append(WatchedPass(batch, outputs))
@@ -146,7 +146,7 @@ class StepWatch:
             return False
         facts, parts = self.present, self.parts
         if facts is not None:
-            facts.means = self._tally.results(parts.parallel.total).means
+            facts.means = self._pass_results.results(parts.parallel.total).means
             facts.finite &= math.isfinite(facts.means["loss"])
         if facts is not None and facts.step == self.target:
             keeps = kept_generators(parts.parallel.device)
