@@ -60,9 +60,9 @@ def main(arguments: list[str]) -> int:
 
     def action() -> RunOutcome:
         # Hydra and torch are slow to import. Help and misspelled words need neither.
-        from framework.commands.diagnose.try_advice import diagnosed  # noqa: PLC0415
+        from framework.commands.diagnose.try_advice import run_diagnosis  # noqa: PLC0415
 
-        return diagnosed(asked, arguments, start, folder)
+        return run_diagnosis(asked, arguments, start, folder)
 
     try:
         with undone(remove_if_empty):

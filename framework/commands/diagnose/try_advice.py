@@ -1,4 +1,4 @@
-"""The diagnosis: gather facts, apply all rules, try the most promising advice, and rank it."""
+"""Diagnose a configured run: gather facts, apply all rules, try the best advice, and rank it."""
 
 import os
 import sys
@@ -71,7 +71,7 @@ WRITERS: dict[str, packing.MakeWriter] = {
 Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
 
 
-def diagnosed(asked: Asked, arguments: list[str], start: float, own: Path) -> RunOutcome:
+def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -> RunOutcome:
     """Compose, measure and print. ``folder`` is empty."""
     if option(arguments, "parallel.num_nodes") is None:
         os.environ.update(rank_environment(os.environ))  # of a task of srun
