@@ -72,7 +72,7 @@ Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these addit
 
 
 def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -> RunOutcome:
-    """Compose, measure and print. ``folder`` is empty."""
+    """Compose a run, diagnose it and print. ``own`` is an empty folder for files of the ranks."""
     if option(arguments, "parallel.num_nodes") is None:
         os.environ.update(rank_environment(os.environ))  # of a task of srun
     if os.environ.get("RANK", "0") != "0":
@@ -81,9 +81,8 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
     config, allowed = composed(asked.words, granted(arguments), asked.config_dir, tuple(RULES))
     check_output(asked.output, 191)
     parallel = config["parallel"]
-    under_launcher = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     num_ranks = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
-    if under_launcher:
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:  # another launcher started the ranks
         num_ranks = int(os.environ["WORLD_SIZE"])
         if "num_processes" not in parallel:
             what = f"started as one of {num_ranks} ranks, each of which is alone"
@@ -104,8 +103,8 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
                 if config["rank_batch_size"] is not None:
                     size = config["rank_batch_size"] * config["accumulate"]
                 share += [f"batch_size={max(1, size)}", "rank_batch_size=null"]
-            words = " ".join(share)
-            say(f"no rank holds up the others; what one of them does alone ({words}):\n")
+            says = "no rank holds up the others; what one of them does alone"
+            say(f"{says} ({' '.join(share)}):\n")
             asked = asked._replace(words=changed(asked.words, share))
         _diagnose_alone(asked, arguments, start, ranks)
     return RunOutcome(0, "diagnosed")
