@@ -29,8 +29,8 @@ from framework.contracts.span import Span, shares
 from framework.contracts.waits import joined_blocks, slow_block
 from framework.data.source import StoreSource, WorkerSource
 from framework.errors import ConfigError
+from framework.measure.clock import LEAST_STEPS, TRACED
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
-from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
 from framework.order.draws import draw_kernel
 from framework.sink.base import MeasuredSink

@@ -45,9 +45,8 @@ from framework.data.classes import with_agreed_classes
 from framework.data.fields import followers
 from framework.data.live_tuning import LiveTuning, start_tuning
 from framework.errors import ConfigError, say, words_of
-from framework.measure.clock import make_clock
+from framework.measure.clock import ENDING, ProfiledClock, make_clock
 from framework.measure.host import cores_per_rank, stay_on_gpu_node
-from framework.measure.profile import ENDING, ProfiledClock
 from framework.order.batches import Order, OrderChoice
 from framework.order.select import Fold
 from framework.system.memory import keep_freed_memory, use

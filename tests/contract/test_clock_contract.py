@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from framework.contracts.span import IDLE, step_s
-from framework.measure.clock import CudaClock, HostClock
-from framework.measure.profile import ProfiledClock
+from framework.measure.clock import CudaClock, HostClock, ProfiledClock
 from tests.fakes import seconds_of
 
 cuda = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")]
