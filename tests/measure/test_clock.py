@@ -264,7 +264,7 @@ def test_rows_take_fixed_memory_and_keep_the_same_steps_on_all_ranks(monkeypatch
     assert len(numbers) >= 5
 
 
-# -------------------------------------------------------------------------------------------- traces
+# ------------------------------------------------------------------------------------------- traces
 
 
 NAMES = {"wait", "forward", "backward", "optimizer", "report"}
