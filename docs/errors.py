@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from framework import commands
 from framework.cli.options import rules_of
-from framework.config.rule import Rule, option_rules
-from framework.config.schema import DATA_RULES, GROUP_RULES, TYPED
+from framework.config.schema import DATA_RULES, GROUP_RULES, TYPED, Rule, option_rules
 from framework.errors import error_kinds
 
 ROOT = Path(__file__).resolve().parents[1]

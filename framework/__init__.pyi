@@ -4,9 +4,9 @@ from framework.augment.compose import Compose as Compose
 from framework.augment.crop_flip import CropFlip as CropFlip
 from framework.augment.none import NoAugment as NoAugment
 from framework.augment.normalize import Normalize as Normalize
-from framework.config.make_trainer import make_trainer as make_trainer
 from framework.config.saved_run import SavedRun as SavedRun
 from framework.config.saved_run import load as load
+from framework.config.training_parts import make_trainer as make_trainer
 from framework.contracts.batch import Batch as Batch
 from framework.contracts.data import SourceContext as SourceContext
 from framework.contracts.loader import LoaderContext as LoaderContext

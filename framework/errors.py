@@ -149,10 +149,10 @@ def error_kinds(kind: type[PacelineError] = PacelineError) -> dict[str, type[Pac
     return kinds
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return the first names in one line, and how many more there are."""
-    some = ", ".join(names[:MOST_LISTED])
-    if len(names) > MOST_LISTED:
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Return the first names in one line, and how many there are."""
+    some = ", ".join(names[:most])
+    if len(names) > most:
         some += f", ... ({len(names)} in all)"
     return some
 

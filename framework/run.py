@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from framework.augment.pixels import pixel_kernel
-from framework.config.assemble import Assembly, fuses
+from framework.config.assemble import Assembly, check_agreement, fuses, gathered
 from framework.config.auto import contradictions
 from framework.config.init_weights import with_saved_digest
-from framework.config.preflight import check_agreement, gathered
 from framework.config.resume import fits_run, put, restore
 from framework.config.schema import AFTER_STEP, PROFILE
+from framework.config.targets import Config
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.records import notes_of
 from framework.contracts.span import Span, shares
@@ -35,22 +35,11 @@ from framework.measure.usage import Usage
 from framework.order.draws import draw_kernel
 from framework.sink.base import MeasuredSink
 from framework.system import native
-from framework.system.run_dir import (
-    ENDED,
-    FACTS,
-    NEXT_FACTS,
-    SUMMARY,
-    newest_config,
-    read_json,
-    read_object,
-    write_object,
-)
+from framework.system import run_dir as files
 from framework.train.checkpoint import newest_path, newest_state
 from framework.train.parameter_groups import GROUP, NAME
 from framework.train.trainer import Trainer
 from framework.train.weights import Freeze
-
-Config = dict[str, Any]
 
 PACKAGES = (
     *("paceline", "torch", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb", "simplejpeg"),
@@ -107,10 +96,12 @@ def run(
             damaged = ", ".join(saved.damaged)
             notes.insert(0, f"{damaged} cannot be read; continuing from {saved.path.name}")
         # Rank 0 reads for all ranks: it removes the file soon.
-        finished: dict[str, Any] = read_object(run_dir / SUMMARY) if assembly.leads else {}
+        finished: dict[str, Any] = (
+            files.read_object(run_dir / files.SUMMARY) if assembly.leads else {}
+        )
         finished = gathered(assembly.parallel, finished)[0]
-        goes_on = step < trainer.total_steps and not trainer.ended
-        if goes_on or finished.get("status") != "finished":
+        continues = step < trainer.total_steps and not trainer.ended
+        if continues or finished.get("status") != "finished":
             return _fit(assembly, trainer, run_dir, notes, start)
         if val_changed:  # validate on the new data
             _start_files(run_dir, assembly, notes, step)
@@ -119,7 +110,7 @@ def run(
             figures = {"val": trainer.val_means, "best": trainer.best}
             finished = {**finished, **figures, "notes": [*finished["notes"], *notes]}
             if assembly.leads:
-                write_object(run_dir / SUMMARY, finished)
+                files.write_object(run_dir / files.SUMMARY, finished)
         end = f", after {step} steps; raise epochs or max_steps"
         if trainer.ended:
             end = f" early, after {step} steps: {trainer.ended}"
@@ -166,8 +157,24 @@ def _fit(
             # Tracebacks and exit.json show the step.
             error.add_note(f"{AFTER_STEP}{trainer.progress.step}")
             raise
+        pace = trainer.pace
+        ranks = trainer.ranks.whole
+        step = trainer.progress.step
         summary = {
-            **_figures(trainer, start_step),
+            "status": "interrupted" if trainer.stopped else "finished",
+            "reason": trainer.ended,
+            "steps": step,
+            "run_steps": step - start_step,
+            "epochs": trainer.progress.epoch,
+            "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
+            "val": trainer.val_means,
+            "best": trainer.best,
+            "spans": span_figures(trainer.spans.whole),
+            "ranks": ranks and ranks.as_dict(),
+            "train_s": pace.train_s,
+            "validate_s": trainer.validate_s,
+            "skipped_steps": step - trainer.progress.scheduled,
+            "peak_rss_bytes": peak_rss_bytes(),
             "wall_s": time.perf_counter() - start,
             "choices": choices(assembly.config),
             "notes": notes,
@@ -181,38 +188,42 @@ def _fit(
             "records_per_epoch": assembly.train_source.order.num_places,
         }
         if assembly.leads:
-            write_object(run_dir / SUMMARY, summary)
+            files.write_object(run_dir / files.SUMMARY, summary)
         return summary
 
 
 def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step: int) -> None:
-    """Write the facts that are known before the first step, and print the notes."""
-    if assembly.leads:
-        _add_facts(run_dir, assembly, start_step)
+    """Print the notes, and add the data's manifests and the start of this part to ``run.json``.
+
+    The summary and exit code of a resumed run are removed: it would look finished after a kill.
+    """
     for note in notes:
         assembly.say(f"note: {note}")
-
-
-def _figures(trainer: Trainer, start_step: int) -> dict[str, Any]:
-    """Return what the summary says of the training itself."""
-    pace = trainer.pace
-    ranks = trainer.ranks.whole
-    return {
-        "status": "interrupted" if trainer.stopped else "finished",
-        "reason": trainer.ended,
-        "steps": trainer.progress.step,
-        "run_steps": trainer.progress.step - start_step,
-        "epochs": trainer.progress.epoch,
-        "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
-        "val": trainer.val_means,
-        "best": trainer.best,
-        "spans": span_figures(trainer.spans.whole),
-        "ranks": ranks and ranks.as_dict(),
-        "train_s": pace.train_s,
-        "validate_s": trainer.validate_s,
-        "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
-        "peak_rss_bytes": peak_rss_bytes(),
-    }
+    if not assembly.leads:
+        return
+    paths = [path for path in (run_dir / files.NEXT_FACTS, run_dir / files.FACTS) if path.exists()]
+    known = files.read_json(paths[0]) if paths else facts(sys.argv, [])
+    known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
+    known["auto"] = assembly.from_data
+    newest = files.newest_config(run_dir)
+    # Parts that began later than this one are void: their steps are taken again.
+    before = files.read_object(run_dir / files.FACTS).get("starts", [])
+    starts = [part for part in before if part["step"] < start_step]
+    part = {"config": newest.name, "ranks": assembly.parallel.world_size, "folder": known["folder"]}
+    # ranks that started again are no new part
+    if not starts or starts[-1] != {**part, "step": starts[-1]["step"]}:
+        starts.append({"step": start_step, **part})
+    known["starts"] = starts
+    if assembly.config["init"]["weights"] is not None:
+        known["init"] = assembly.config["init"]
+    files.write_object(run_dir / files.FACTS, known)
+    if newest.exists() and assembly.from_data:
+        config = files.read_json(newest)
+        for name, value in assembly.from_data.items():  # each ``auto``
+            put(config, name, value)
+        files.write_object(newest, config, redact=False)
+    for name in (files.SUMMARY, files.ENDED):
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def span_figures(spans: Mapping[str, Span]) -> dict[str, dict[str, float]]:
@@ -244,55 +255,22 @@ def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
+    # the commit of the working directory, with ``+`` if tracked files have changed
+    command_of_git = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    revision = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        revision = subprocess.check_output(  # noqa: S603
+            command_of_git, stderr=subprocess.DEVNULL, text=True, timeout=5
+        ).strip()
     return {
         "command": command,
         "overrides": overrides,
         "folder": os.getcwd(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions,
-        "git": _git_revision(),
+        "git": revision or None,
         "machine": machine(),
     }
-
-
-def _git_revision() -> str | None:
-    """Return the git commit of the working directory, with ``+`` if tracked files have changed."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
-
-
-def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
-    """Add the data's manifests and where the run was resumed to ``run.json``.
-
-    The summary and exit code of a resumed run are removed: it would look finished after a kill.
-    """
-    paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
-    known = read_json(paths[0]) if paths else facts(sys.argv, [])
-    known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
-    known["auto"] = assembly.from_data
-    newest = newest_config(run_dir)
-    # Parts that began later than this one are void: their steps are taken again.
-    before = read_object(run_dir / FACTS).get("starts", [])
-    starts = [part for part in before if part["step"] < start_step]
-    part = {"config": newest.name, "ranks": assembly.parallel.world_size, "folder": known["folder"]}
-    # ranks that started again are no new part
-    if not starts or starts[-1] != {**part, "step": starts[-1]["step"]}:
-        starts.append({"step": start_step, **part})
-    known["starts"] = starts
-    if assembly.config["init"]["weights"] is not None:
-        known["init"] = assembly.config["init"]
-    write_object(run_dir / FACTS, known)
-    if newest.exists() and assembly.from_data:
-        config = read_json(newest)
-        for name, value in assembly.from_data.items():  # each ``auto``
-            put(config, name, value)
-        write_object(newest, config, redact=False)
-    for name in (SUMMARY, ENDED):
-        (run_dir / name).unlink(missing_ok=True)
 
 
 def first_line(assembly: Assembly, model: nn.Module) -> str:

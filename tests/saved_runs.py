@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from framework.media.decode import encode_png
 from framework.store.open_store import open_store
 from framework.system.run_dir import SUMMARY, read_json, write_object

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from tests.advice import ASKED, Tried
 
 FOLDERS = ("cli", "commands", "data", "faults", "input")

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from framework import main
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from tests.forks import forked
 
 DOCS = ROOT / "docs"

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from framework import errors
 from framework.cli.arguments import SHORT
-from framework.config.paths import CONF, ROOT
+from framework.config.targets import CONF, ROOT
 from framework.errors import DataError, PacelineError, say
 
 KINDS = PacelineError.__subclasses__()

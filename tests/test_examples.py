@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from tests.cli.command import is_one_error_line, paceline
 
 OWN = ROOT / "examples" / "own_model_and_data"

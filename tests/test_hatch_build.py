@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from framework.system.native import SIGNATURES
 
 SOURCES = sorted((ROOT / "framework" / "system" / "native").glob("*.c"))

@@ -52,7 +52,7 @@ HOMES = {
     "simplejpeg": {"media/decode.py"},
     "hydra": {"config/build.py", "cli", "commands"},
     "omegaconf": {"config/resume.py", "cli", "commands"},
-    "psutil": {"measure", "parallel/meeting.py"},
+    "psutil": {"measure", "parallel/start_ranks.py"},
     "scipy": {"measure/statistics.py"},
     "soundfile": {"media/sound_video.py"},
     "soxr": {"media/sound_video.py"},

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import framework
-from framework.config.paths import CONF, ROOT
+from framework.config.targets import CONF, ROOT
 
 PACKAGE = Path(framework.__file__).parent
 TESTS = Path(__file__).parent

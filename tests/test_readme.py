@@ -5,7 +5,7 @@
 
 import re
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 
 README = (ROOT / "README.md").read_text()
 LINKS = re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", README)

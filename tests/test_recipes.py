@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from framework.measure.host import disk_kind
 from tests.cli.command import EXAMPLES, losses, paceline
 

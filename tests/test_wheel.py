@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from tests.test_docs import blocks_of, runs
 
 README = ROOT / "README.md"

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from framework.cli.arguments import quoted
-from framework.config.paths import is_below
-from framework.config.rule import option_rules
-from framework.config.targets import as_prefixes, val_sets
+from framework.config.schema import option_rules
+from framework.config.targets import as_prefixes, is_below, val_sets
 from framework.errors import ConfigError
 from framework.system.run_dir import redacted
 

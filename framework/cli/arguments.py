@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from framework.errors import ConfigError
 
 if TYPE_CHECKING:
-    from framework.config.rule import Rule
+    from framework.config.schema import Rule
 
 CONFIG_DIR = ("--config-dir", "-cd")
 TAKES_VALUE = (*CONFIG_DIR, "--cfg", "-c", "--explain")

@@ -13,7 +13,7 @@ from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session, resolved
 from framework.cli.precedence import DATA_PATHS, last
 from framework.config import schema
-from framework.config.targets import check_targets, with_folds, with_functions
+from framework.config.targets import check_targets, completed
 from framework.errors import ConfigError
 
 Config = dict[str, Any]
@@ -47,7 +47,7 @@ def checked(composition: DictConfig, grant: Grant) -> tuple[Config, tuple[str, .
     config = resolved(composition)
     allowed = allowed_targets(config, grant)
     schema.check(config)
-    config = with_folds(with_functions(config))
+    config = completed(config)
     check_targets(config, allowed)
     plain: Any = OmegaConf.to_container(composition)
     _check_data_named(plain)

@@ -20,8 +20,7 @@ from framework import errors
 from framework.cli import precedence
 from framework.cli.arguments import quoted
 from framework.cli.hydra_session import hydra_session
-from framework.config.paths import CONF, ROOT
-from framework.config.targets import static_signature
+from framework.config.targets import CONF, ROOT, static_signature
 from framework.system.user_code import pip_install
 
 T = TypeVar("T")

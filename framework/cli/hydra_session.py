@@ -25,7 +25,7 @@ from omegaconf.resolvers import oc
 from framework.cli import precedence
 from framework.cli.arguments import long_word
 from framework.cli.options import time_stamp
-from framework.config.paths import CONF, ROOT, is_below
+from framework.config.targets import CONF, ROOT, is_below
 from framework.errors import ConfigError
 from framework.system.run_dir import note, redacted
 

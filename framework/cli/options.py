@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from framework.cli.outcome import RunOutcome, told
-from framework.config.rule import Rule
+from framework.config.schema import Rule
 from framework.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from framework.cli.arguments import SHORT
-from framework.config.paths import CONF
+from framework.config.targets import CONF
 from framework.errors import printable, say
 
 TRAIN = "train"  # the only command with a default recipe

@@ -26,7 +26,7 @@ from framework.config.schema import DALI
 from framework.config.targets import check_targets
 from framework.measure.host import num_cores
 from framework.parallel.hang import end_useless, hung_rank
-from framework.parallel.meeting import Meeting
+from framework.parallel.start_ranks import Meeting, share_text
 from framework.run import run
 from framework.store.staging import remove_leftovers
 from framework.system.durable import remove_leftovers as remove_temporary
@@ -220,8 +220,6 @@ def run_shared(composed: RankedJob | None) -> int:
 
     Rank 0 composes the job. The other ranks pass None and get it through the launcher's store.
     """
-    from framework.parallel.meeting import share_text  # noqa: PLC0415
-
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
     job = composed or read_job(share_text(None))
@@ -235,8 +233,6 @@ def run_shared(composed: RankedJob | None) -> int:
 
 
 def _run_shared(job: RankedJob, leads: bool) -> RunOutcome:
-    from framework.parallel.meeting import share_text  # noqa: PLC0415
-
     find_packages(job.allowed)
     if leads:
         pack_missing(job.config, job.allowed)  # before the other ranks start, which read it

@@ -10,9 +10,8 @@ from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import resolved
 from framework.cli.outcome import RunOutcome, told
 from framework.cli.tables import plural
-from framework.config.paths import SUFFIXES
-from framework.config.rule import Rule, check_known, check_values
-from framework.config.targets import check_targets
+from framework.config.schema import Rule, check_known, check_values
+from framework.config.targets import SUFFIXES, check_targets
 from framework.errors import EXIT_SKIPPED, ConfigError
 from framework.system.stopping import message_if_stopped
 

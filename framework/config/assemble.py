@@ -1,42 +1,29 @@
 """Build those parts of a run that deliver its data, from its configuration.
 
-``training_parts.py`` adds the model and the parts that train it, and ``preflight.py`` tries them.
+``training_parts.py`` adds the model and the parts that train it.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import nn
 
+import framework
 from framework.augment.fused import Finish, finish_with
-from framework.config import auto, resume
-from framework.config.build import build, takes_optimizer
+from framework.config import auto, resume, targets
+from framework.config.build import NUM_SAMPLES, build, takes_optimizer
 from framework.config.init_weights import with_digest
-from framework.config.preflight import NUM_SAMPLES, check_agreement, code_digest
-from framework.config.targets import (
-    Config,
-    data_name,
-    makes_data,
-    split_of,
-    static_signature,
-    targets,
-    val_sets,
-)
+from framework.config.targets import Config, split_of, val_sets
+from framework.contracts import data as contracts
 from framework.contracts.batch import Batch
 from framework.contracts.class_labels import LabelCheck
-from framework.contracts.data import (
-    Augment,
-    AugmentTraits,
-    KnowsLabels,
-    Source,
-    SourceContext,
-    Transform,
-    traits_of,
-)
+from framework.contracts.data import Augment, Source, SourceContext
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
 from framework.contracts.records import Manifest
@@ -44,7 +31,7 @@ from framework.contracts.waits import Waits
 from framework.data.classes import with_agreed_classes
 from framework.data.fields import followers
 from framework.data.live_tuning import LiveTuning, start_tuning
-from framework.errors import ConfigError, say, words_of
+from framework.errors import ConfigError, DistributedError, say, words_of
 from framework.measure.clock import ENDING, ProfiledClock, make_clock
 from framework.measure.host import cores_per_rank, stay_on_gpu_node
 from framework.order.batches import Order, OrderChoice
@@ -82,15 +69,13 @@ class Assembly:
         config, sizes = auto.with_declared_sizes(config, self.declared)
         self.allowed = allowed
         self.notes: list[str] = []  # on the parts, for the log and the summary
-        seed_generators(config["seed"])
-        device = find_device(config["device"])
-        keep_freed_memory(of_any_size=device.type == "cpu")
-        choose_algorithms(device, config["deterministic"])
-        parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
-        self.parallel = parallel
-        self.say = say if parallel.rank == 0 else _quiet
-        use(self.device, pinned=False)
-        stay_on_gpu_node(self.device)
+        parallel = self.parallel = open_ranks(config, allowed)
+        self.device = parallel.device
+        keep_freed_memory(of_any_size=self.device.type == "cpu")
+        self.leads = parallel.rank == 0  # this rank alone prints and writes
+        self.say = say
+        if not self.leads:
+            self.say = lambda _: None
         of_rank = parallel.world_size > 1
         self.clock: Clock = make_clock(self.device, config["clock"], of_rank)
         self.val_clock: Clock = make_clock(self.device, config["clock"])
@@ -122,22 +107,20 @@ class Assembly:
                 fix = "lower batch_size, or choose short or wrap"
                 raise ConfigError(134, "last = drop", f"leaves nothing of {records}", fix)
             # all ranks learn the same, with the same code
-            learns = resume.learned(self.config, order.batch_size, source.manifest)
             code = {"torch": str(torch.__version__), "code": code_digest()}
-            check_agreement(parallel, {**learns, **code})
+            check_agreement(parallel, {**self.learns, **code})
             stack.pop_all()
 
     def _open_sources(self, stack: ExitStack, config: Config) -> Config:
         """Open the data, and let ``stack`` close it. Return each ``auto``'s value by its name."""
         from_data: Config = {}
-        allowed, parallel = self.allowed, self.parallel
+        opened = partial(open_source, allowed=self.allowed, parallel=self.parallel)
         given = config["data"]["train"]
         # Values for the transform come from a source, and every source needs a transform.
         if auto.is_wanted(config["transform"]):
-            plain = open_source("train", given, config, allowed, parallel, NoTransform())
-            with closing(plain) as source:
+            with closing(opened("train", given, config, transform=NoTransform())) as source:
                 config, from_data = auto.resolve(config, source, ["transform"], self.declared)
-        train = open_source("train", given, config, allowed, parallel)
+        train = opened("train", given, config)
         stack.callback(train.close)
         config, numbers = auto.resolve(config, train, auto.PARTS, self.declared)
         from_data |= numbers
@@ -149,7 +132,7 @@ class Assembly:
         self.val_sources: dict[str, Source] = {}  # by name: "" is the only one
         for name, given in val_sets(config["data"]).items():
             split = split_of(name)
-            source = open_source(split, given, config, allowed, parallel)
+            source = opened(split, given, config)
             stack.callback(source.close)
             agreed = with_agreed_classes(train, source, config["select"], f"data.{split}")
             self.val_sources[name] = agreed
@@ -160,20 +143,13 @@ class Assembly:
         given = data["train"]
         if split != "train":
             given = val_sets(data)[split.partition(".")[2]]
-        check = LabelCheck(f"data.{split} = {data_name(given)}", source.key)  # checks nothing yet
+        check = LabelCheck(
+            f"data.{split} = {targets.data_name(given)}", source.key
+        )  # checks nothing yet
         self.label_checks[split] = check
         finish = self.augmenter(split == "train")
         context = LoaderContext(source, self.device, finish, clock, waits, check)
         return self.build("loader", context=context)
-
-    @property
-    def device(self) -> torch.device:
-        return self.parallel.device
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is rank 0, which alone prints and writes."""
-        return self.parallel.rank == 0
 
     @property
     def sources(self) -> dict[str, Source]:
@@ -209,8 +185,8 @@ class Assembly:
     def learns(self) -> resume.Learned:
         """The settings and data that decide which weights are learned."""
         source = self.train_source
-        learns = resume.learned(self.config, source.order.batch_size, source.manifest)
-        return learns | resume.followed(self.config, self.validates)
+        batch_size = source.order.batch_size
+        return resume.learned(self.config, batch_size, source.manifest, self.validates)
 
     @property
     def validates(self) -> resume.Learned | None:
@@ -233,8 +209,9 @@ class Assembly:
         return build(name, self.config[name], self.allowed, **runtime)
 
     def augmenter(self, training: bool) -> Finish:
-        """Return the function that augments the batches of an epoch on the device."""
-        return make_augmenter(self.config, self.augment, self.device, training, self.say)
+        """Return the function that augments a batch; without random numbers outside training."""
+        fused = fuses(self.config, self.augment, self.device)
+        return finish_with(self.augment, self.config["seed"], training, fused, self.say)
 
     def close(self) -> None:
         """Stop threads, processes and the process group, close the files, and write the trace."""
@@ -245,8 +222,15 @@ class Assembly:
             self.trace.close()
 
 
-def _quiet(text: str) -> None:
-    """Print nothing, since only rank 0 prints."""
+def open_ranks(config: Config, allowed: Sequence[str]) -> Parallel:
+    """Seed the generators, and return the ranks of ``parallel``, each with its device."""
+    seed_generators(config["seed"])
+    device = find_device(config["device"])
+    choose_algorithms(device, config["deterministic"])
+    parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
+    use(parallel.device, pinned=False)
+    stay_on_gpu_node(parallel.device)
+    return parallel
 
 
 def find_device(name: str) -> torch.device:
@@ -273,13 +257,13 @@ def open_source(
     config: Config,
     allowed: Sequence[str],
     parallel: Parallel,
-    transform: Transform | None = None,
+    transform: contracts.Transform | None = None,
 ) -> Source:
     """Open the data that ``given`` names, with ``transform`` or the configured one."""
     context = source_context(config, allowed, parallel, split == "train", transform)
     data = config["data"]
     chosen = {"path": given}
-    if makes_data(data):
+    if targets.makes_data(data):
         chosen = {"data": build(f"data.{split}", given, allowed)}
     return build("data.source", data["source"], allowed, **chosen, context=context)
 
@@ -289,7 +273,7 @@ def source_context(
     allowed: Sequence[str],
     parallel: Parallel,
     training: bool,
-    transform: Transform | None = None,
+    transform: contracts.Transform | None = None,
 ) -> SourceContext:
     """Return what a source is given for training or for validation."""
     accumulate = config["accumulate"] if training else 1
@@ -353,37 +337,25 @@ def make_augment(config: Config, allowed: Sequence[str], manifest: Manifest) -> 
     """Build the augment for data with this manifest. ConfigError C199 if it moves boxes."""
     block = config["augment"]
     # Each part of a composition is built alone first, so that an error names the part.
-    for where, part in list(targets(block, "augment"))[1:]:
+    for where, part in list(targets.targets(block, "augment"))[1:]:
         build(where, part, allowed)
     augment: Augment = build("augment", block, allowed)
-    if config["channels_last"] and isinstance(augment, AugmentTraits):
+    if config["channels_last"] and isinstance(augment, contracts.AugmentTraits):
         augment = augment.with_layout(torch.channels_last)
     moved = ", ".join(followers(manifest))
-    if moved and traits_of(augment).moves_pixels:
+    if moved and contracts.traits_of(augment).moves_pixels:
         what = f"moves pixels, but cannot move {moved} with them"
         fix = "choose a transform that does, such as transform=flip or random_resized_crop"
         raise ConfigError(199, f"augment = {block['_target_']}", what, fix)
     labels = manifest.label_maps
-    if labels and isinstance(augment, KnowsLabels):
+    if labels and isinstance(augment, contracts.KnowsLabels):
         return augment.with_labels(labels)
     return augment
 
 
 def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
     """Return whether to compile the augment. On the CPU, slow augments are already written in C."""
-    return config["compile"] and device.type != "cpu" and traits_of(augment).exact
-
-
-def make_augmenter(
-    config: Config,
-    augment: Augment,
-    device: torch.device,
-    training: bool,
-    say: Callable[[str], None],
-) -> Finish:
-    """Return the function that augments a batch; without random numbers outside training."""
-    fused = fuses(config, augment, device)
-    return finish_with(augment, config["seed"], training, fused, say)
+    return config["compile"] and device.type != "cpu" and contracts.traits_of(augment).exact
 
 
 def fused(optim: Config) -> Config:
@@ -391,7 +363,7 @@ def fused(optim: Config) -> Config:
 
     Only a fused optimizer reads its learning rate anew at every replay.
     """
-    signature = static_signature(str(optim["_target_"]))
+    signature = targets.static_signature(str(optim["_target_"]))
     can_fuse = signature is not None and "fused" in signature.names
     if not can_fuse or optim.get("foreach") or optim.get("differentiable"):
         return optim
@@ -427,3 +399,39 @@ def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | N
         not reads_rates and "only a fused optimizer reads its rate anew",
     )
     return next((reason for reason in reasons if isinstance(reason, str)), None)
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of this package's source, whatever its version says."""
+    digest = sha256()
+    root = Path(framework.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def gathered(parallel: Parallel, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the plain values of all ranks in rank order. All ranks call it together."""
+    mine = torch.frombuffer(bytearray(json.dumps(dict(values)).encode()), dtype=torch.uint8)
+    return [json.loads(bytes(data.tolist())) for data in parallel.gather(mine)]
+
+
+def check_agreement(parallel: Parallel, facts: resume.Learned) -> None:
+    """Compare the facts of all ranks with rank 0's. All ranks call it together.
+
+    DistributedError P105, on every rank, with the rank and the facts that differ.
+    """
+    if parallel.world_size == 1:
+        return
+    leader, *others = gathered(parallel, facts)
+    for rank, other in enumerate(others, 1):
+        differences = [
+            f"{key} ({other.get(key)}, rank 0 has {leader.get(key)})"
+            for key in dict.fromkeys([*leader, *other])
+            if leader.get(key) != other.get(key)
+        ]
+        if differences:
+            what = f"is about to do something else: {', '.join(differences)}"
+            fix = "give every rank the same code, packages and copy of the data"
+            raise DistributedError(105, f"rank {rank}", what, fix)

@@ -79,9 +79,22 @@ def declared_inputs(config: Config) -> DeclaredInputs:
         # building the model says what is wrong with a name, or that the package is missing
         with suppress(ImportError, RuntimeError, ValueError, KeyError):
             if target.startswith("timm."):
-                return _of_timm(block)
+                from timm import get_pretrained_cfg  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+                if (known := get_pretrained_cfg(block["model_name"])) is not None:
+                    size = _pair(block.get("img_size") or None) or list(known.input_size[1:])
+                    resize = round(min(size) / (known.crop_pct or 1))
+                    return DeclaredInputs(size, resize, _numbers(known.mean), _numbers(known.std))
             if target.startswith("torchvision."):
-                return _of_torchvision(target.rpartition(".")[2], block.get("weights"))
+                from torchvision.models import get_model_weights  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+                weights = str(block.get("weights") or "DEFAULT").rpartition(".")[2]
+                name = target.rpartition(".")[2]
+                given = vars(get_model_weights(name)[weights].transforms())
+                resize = given.get("resize_size")
+                size = _pair(given.get("crop_size") or resize)
+                mean, std = _numbers(given.get("mean")), _numbers(given.get("std"))
+                return DeclaredInputs(size, resize[0] if resize else None, mean, std)
     return NOTHING
 
 
@@ -112,7 +125,6 @@ def _of_folder(folder: str) -> DeclaredInputs:
 
 
 def _pair(size: Any) -> list[int] | None:
-    """Return height and width of a number, a block or a list of them."""
     if size is None or (isinstance(size, dict) and "height" not in size):
         return None
     if isinstance(size, dict):
@@ -129,28 +141,6 @@ def _pixels(value: Any) -> int:
 
 def _numbers(values: Any) -> list[float] | None:
     return None if values is None else [float(value) for value in values]
-
-
-def _of_timm(block: Config) -> DeclaredInputs:
-    from timm import get_pretrained_cfg  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-    given = get_pretrained_cfg(block["model_name"])
-    if given is None:
-        return NOTHING
-    size = _pair(block.get("img_size") or None) or list(given.input_size[1:])
-    resize = round(min(size) / (given.crop_pct or 1))
-    return DeclaredInputs(size, resize, _numbers(given.mean), _numbers(given.std))
-
-
-def _of_torchvision(name: str, weights: Any) -> DeclaredInputs:
-    from torchvision.models import get_model_weights  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-    chosen = str(weights or "DEFAULT").rpartition(".")[2]
-    given = vars(get_model_weights(name)[chosen].transforms())
-    resize = given.get("resize_size")
-    size = _pair(given.get("crop_size") or resize)
-    shorter = resize[0] if resize else None
-    return DeclaredInputs(size, shorter, _numbers(given.get("mean")), _numbers(given.get("std")))
 
 
 def with_declared_sizes(config: Config, declared: DeclaredInputs) -> tuple[Config, Config]:
@@ -235,10 +225,7 @@ def is_wanted(part: Any) -> bool:
 
 
 def resolve(
-    config: Config,
-    source: Source,
-    parts: Sequence[str] = PARTS,
-    declared: DeclaredInputs = NOTHING,
+    config: Config, source: Source, parts: Sequence[str] = PARTS, declared: DeclaredInputs = NOTHING
 ) -> tuple[Config, Config]:
     """Replace ``auto`` in some parts by what ``source`` holds, and compare the typed facts with it.
 
@@ -312,16 +299,13 @@ class _Data:
         self._measured: dict[str, ChannelStatistics] | None = None
 
     def channels(self, name: str | None) -> int | None:
-        """Return the channels that a model sees: of an image or a video, or an array's first size.
-
-        A signal, for example, has the shape [C, L].
-        """
+        """Return the channels that a model sees: of an image or video, or an array's first size."""
         field = self.fields.get(name or "")
         if field is None:
             return None
         if field.kind == "video":
             return field.shape[3]
-        if field.channels is None and len(field.shape) >= 2:
+        if field.channels is None and len(field.shape) >= 2:  # such as a signal [C, L]
             return field.shape[0]
         return field.channels
 
@@ -387,8 +371,8 @@ class _Data:
     def _num_values(self) -> int | None:
         """Return how many numbers a record's target has, if they are no classes; else None.
 
-        Floats are none. A vector of bool or uint8 that is not the field ``label`` of named classes
-        has one for each label: whether it holds.
+        A vector of bool or uint8 says for each label whether it holds, unless it is the field
+        ``label`` of named classes.
         """
         field = self.fields.get(self.target) if isinstance(self.target, str) else None
         if field is None or field.encoding != "raw" or len(field.shape) > 1:
@@ -401,7 +385,7 @@ class _Data:
         return field.shape[0] if field.shape else 1
 
     def _weights(self, where: str) -> list[float]:
-        """Return the weight of each class: its mean count over its own count of training records.
+        """Return the weight of each class: the mean count of a class over its own.
 
         A class without a record weighs 1. ConfigError C316 if the labels cannot be counted.
         """

@@ -1,4 +1,4 @@
-"""Build one part from its configuration.
+"""Build one part from its configuration, and try parts on a few records before the first step.
 
 Hydra's ``instantiate`` would resolve what is left of a reference in a text once more, and call what
 ``${oc.create:...}`` describes there, which nothing has checked.
@@ -7,34 +7,43 @@ Hydra's ``instantiate`` would resolve what is left of a reference in a text once
 import importlib
 import inspect
 import os
-from collections.abc import Generator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
-from framework.config.rule import Rule
-from framework.config.targets import (
-    SPECIAL,
-    Config,
-    check_name,
-    data_name,
-    is_foreign,
-    secured,
-    static_signature,
-    targets,
-)
-from framework.contracts.training import Schedule
+from framework.config import targets
+from framework.config.schema import Rule
+from framework.config.targets import Config
+from framework.contracts.batch import Batch, described, move, num_records, tensors
+from framework.contracts.class_labels import raise_if_label
+from framework.contracts.data import Augment
+from framework.contracts.parallel import Parallel
+from framework.contracts.training import Objective, Schedule
 from framework.errors import ConfigError, words_of
+from framework.order.draws import device_key, keyed_draws
 from framework.schedule.constant import Constant
 from framework.schedule.torch_schedule import TorchSchedule
-from framework.system.user_code import pip_install, raise_if_user_error
+from framework.system.user_code import needed, pip_install, raise_if_user_error
+from framework.train.metrics import PassPlace, PassResults, check_outcome
+from framework.train.objective_state import evaluating
+
+if TYPE_CHECKING:
+    from framework.train.torch_metrics import TorchMetrics
 
 PLAIN = {str, int, float, bool, NoneType}
 OPTIMIZER = "optimizer"  # the argument that tells a scheduler of torch
 EXTRAS = {"timm": "timm", "torchvision": "timm", "transformers": "huggingface"}
+# what torch and Python raise when shapes, types or names do not fit
+MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, UserWarning)
+NUM_SAMPLES = 8  # records for a trial of the model before the first step, and for pictures
+# torch's warning if a loss compares each record with others
+BROADCAST = "Using a target size"
 
 
 def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> Any:
@@ -66,11 +75,9 @@ def maker(where: str, block: Config, allowed: Sequence[str], **examples: Any) ->
     return partial(whole.func, *whole.args, **own)
 
 
-def _checked(
-    where: str, block: Config, allowed: Sequence[str], runtime: dict[str, Any]
-) -> partial[Any]:
+def _checked(where: str, block: Config, allowed: Sequence[str], runtime: Config) -> partial[Any]:
     """Return the checked call that makes a part, after the parts inside it were built."""
-    made = _made({**_secured(where, block, allowed), "_partial_": True})
+    made = _made(where, {**block, "_partial_": True}, allowed)
     if both := sorted(made.keywords.keys() & runtime.keys()):
         what = "comes from the run, not from the configuration"
         raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
@@ -82,8 +89,8 @@ def _checked(
 @contextmanager
 def _named_errors(where: str, block: Config, allowed: Sequence[str]) -> Generator[None]:
     """Check the targets of a block, and name the block in errors of building it."""
-    for place, inner in targets(block, where):
-        check_name(place, inner["_target_"], allowed)
+    for place, inner in targets.targets(block, where):
+        targets.check_name(place, inner["_target_"], allowed)
         _check_resolved(place, inner["_target_"], allowed)
     try:
         yield
@@ -94,48 +101,41 @@ def _named_errors(where: str, block: Config, allowed: Sequence[str]) -> Generato
             fix = "correct its arguments"
             if "Nesterov" in what:
                 fix = f"add {where}.nesterov=false"
-            raise ConfigError(113, f"{where} = {data_name(block)}", what, fix) from error
+            raise ConfigError(113, f"{where} = {targets.data_name(block)}", what, fix) from error
         raise
 
 
-def _secured(where: str, node: Any, allowed: Sequence[str]) -> Any:
-    """Return a block in which every model of another library has the arguments that it needs."""
+def _made(where: str, node: Any, allowed: Sequence[str]) -> Any:
+    """Return a value in which every block with a ``_target_`` is what the target makes of it.
+
+    Models of other libraries get the arguments that they need.
+    """
     if isinstance(node, list):
-        return [_secured(f"{where}.{key}", item, allowed) for key, item in enumerate(node)]
+        return [_made(f"{where}.{key}", item, allowed) for key, item in enumerate(node)]
     if not isinstance(node, dict):
         return node
-    block = secured(where, node, allowed)
-    return {key: _secured(f"{where}.{key}", item, allowed) for key, item in block.items()}
-
-
-def _made(node: Any) -> Any:
-    """Return a value in which every block with a ``_target_`` is what the target makes of it."""
-    if isinstance(node, list):
-        return [_made(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    values = {key: _made(value) for key, value in node.items()}
-    if "_target_" not in node:
+    block = targets.secured(where, node, allowed)
+    values = {key: _made(f"{where}.{key}", item, allowed) for key, item in block.items()}
+    if "_target_" not in block:
         return values
-    keywords = {key: value for key, value in values.items() if key not in SPECIAL}
-    call = partial(_resolve(node["_target_"]), *(values.get("_args_") or ()), **keywords)
-    return call if node.get("_partial_") else call()
+    keywords = {key: value for key, value in values.items() if key not in targets.SPECIAL}
+    call = partial(_resolve(block["_target_"]), *(values.get("_args_") or ()), **keywords)
+    return call if block.get("_partial_") else call()
 
 
 def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
-    """Check that a target can be found, and what the user's packages define is their own.
-
-    ConfigError C105 for another package's function inside the user's, as in ``mypkg.os.system``.
-    """
+    """Raise ConfigError C105 for a target that is missing, or another's, as ``mypkg.os.system``."""
     place = f"{where}._target_ = {target}"
     package = target.partition(".")[0]
     packages = tuple(allowed)
     fix = "correct the name"
-    if is_foreign(target):
+    if targets.is_foreign(target):
         packages = (*packages, f"{package}.")
         fix = f"{pip_install(EXTRAS[package])}, or correct the name"
     try:
-        if is_foreign(target) and package == "transformers":  # keep it off the network, and quiet
+        if (
+            targets.is_foreign(target) and package == "transformers"
+        ):  # keep it off the network, and quiet
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
             from transformers.utils import logging  # noqa: PLC0415
 
@@ -194,7 +194,7 @@ def takes_optimizer(block: Any) -> bool:
     """Return whether a value is a block of a scheduler of torch, which takes an optimizer."""
     if not isinstance(block, dict) or "_target_" not in block:
         return False
-    signature = static_signature(str(block["_target_"]))
+    signature = targets.static_signature(str(block["_target_"]))
     return signature is not None and OPTIMIZER in signature.names
 
 
@@ -235,3 +235,148 @@ def _scheduler(
             ]
     outer = {key: value for key, value in block.items() if key not in inner}
     return build(where, outer, allowed, **inner)
+
+
+def try_augment(config: Config, augment: Augment, sample: Batch, packages: Sequence[str]) -> None:
+    """Augment a few records on the host as in training. ConfigError C118, UserCodeError U100."""
+    if augment.num_draws:
+        batch = move(sample, torch.device("cpu"))
+        draws = keyed_draws(batch["index"], device_key(config["seed"], 0), augment.num_draws)
+        with fits("augment", config, sample, packages):
+            augment(batch, draws)
+
+
+@contextmanager
+def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Generator[None]:
+    """Turn an exception of the part ``name`` into ConfigError C118 or UserCodeError U100."""
+    try:
+        yield
+    except Exception as error:
+        objective = config.get("objective") or {}
+        options = [f"objective.{key}" for key in ("ignore_index", "ignore") if key in objective]
+        raise_if_label(error, batch, "data.train", *options[:1])
+        fix = f"correct it, or set the {name}'s keys to what the data is"
+        raise_if_user_error(error, packages, described(batch), fix)
+        if not isinstance(error, MISFITS):
+            raise
+        why = f"{type(error).__name__}: {words_of(error)}"
+        if isinstance(error, KeyError):
+            why = f"there is no {words_of(error)}"
+        fix = "set its keys to what the data is"
+        if name == "model":
+            fix = (
+                "set the model's keys (in_channels, num_classes, ...) "
+                "or the objective's input and target to what the data is"
+            )
+            if "Half" in why or "BFloat16" in why:
+                fix = "choose precision=amp, or leave out augment.dtype"
+            if "expected target dtype" in why or "expected scalar type Long" in why:
+                fix = "for a target of numbers choose objective=regress; classes are whole numbers"
+            if "Byte" in why and any(own.dtype == torch.uint8 for own in tensors(batch).values()):
+                fix = "pixels are still bytes: augment=normalize, or such, makes floats of them"
+        what = f"does not fit the data's {described(batch)} ({why})"
+        raise ConfigError(118, f"{name} = {config[name]['_target_']}", what, fix) from error
+
+
+class ModelTrial(NamedTuple):
+    """What a validation of a few records gives."""
+
+    means: dict[str, float]  # loss and metrics by name
+    predictions: tuple[Tensor, Tensor] | None
+    losses: tuple[str, ...] = ()  # the names in ``means`` of the parts of the loss
+
+
+@torch.no_grad()
+def check_fit(
+    model: nn.Module,
+    objective: Objective,
+    batch: Batch,
+    config: Config,
+    packages: Sequence[str] = (),
+) -> ModelTrial:
+    """Run the model on a few records, as in validation. Return what its validation would give.
+
+    Raises:
+        ConfigError: C118 if the model does not fit the data, C220 for an outcome of another form.
+        UserCodeError: U100 for an exception in the user's own code.
+    """
+    model.eval()
+    with fits("model", config, batch, packages), evaluating(objective), warnings.catch_warnings():
+        warnings.filterwarnings("error", BROADCAST)
+        outcome = objective(model, batch)
+    pass_results = PassResults(objective)
+    with fits("objective", config, batch, packages):
+        check_outcome(outcome, num_records(batch))  # it may be no Outcome at all
+        predictions = outcome.predictions
+        pass_results.add(outcome, num_records(batch), 1.0, PassPlace(0, None))
+        results = pass_results.results(lambda sums: sums)
+    model.train()
+    return ModelTrial(results.means, predictions, tuple(outcome.losses))
+
+
+@torch.no_grad()
+def try_smallest(
+    model: nn.Module,
+    objective: Objective,
+    read: Callable[[int], Batch],
+    sizes: Mapping[int, tuple[str, str]],
+) -> None:
+    """Try the model, in the mode in which it is, on batches of a few records. Restore its buffers.
+
+    Args:
+        model: Wrapped for its ranks, all of which call this together.
+        objective: What is learned.
+        read: Returns a batch of so many records, as the model gets them.
+        sizes: For each number of records, the option that leads to it, and what to do.
+
+    Raises:
+        ConfigError: C396 for a model that takes more records, but not so few.
+    """
+    kept = [
+        (module, name, own, own.clone())
+        for module in model.modules()
+        for name, own in module.named_buffers(recurse=False)
+    ]
+    try:
+        for size, (where, fix) in sizes.items():
+            try:
+                objective(model, read(size))
+            except MISFITS as error:
+                try:
+                    objective(model, read(NUM_SAMPLES))
+                except MISFITS:
+                    continue  # not for the size, but because it wants a gradient, say
+                records = "1 record" if size == 1 else f"{size} records"
+                what = f"leads to passes over {records}, which the model does not take"
+                why = f"{what} ({type(error).__name__}: {words_of(error)})"
+                raise ConfigError(396, where, why, fix) from error
+    finally:
+        for module, name, own, value in kept:
+            setattr(module, name, own.copy_(value))  # a model may have replaced it
+
+
+def make_metrics(
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    say: Callable[[str], None],
+    classes: Sequence[str],
+) -> "TorchMetrics | None":
+    """Build the metrics that the configuration names; None without any. R112, C332."""
+    blocks = config.get("metrics") or {}
+    if not blocks:
+        return None
+    needed("torchmetrics", "metrics")
+    from framework.train.torch_metrics import TorchMetrics  # noqa: PLC0415  # an extra
+
+    built = {name: build(f"metrics.{name}", blocks[name], allowed) for name in blocks}
+    return TorchMetrics(built, parallel, say, classes)
+
+
+def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:
+    """Return the trial with the metrics of its predictions. ConfigError C332 if they do not fit."""
+    means = metrics.tried(trial.predictions)
+    if both := sorted({*means, *metrics.names} & {*trial.means, "step"}):
+        what = "is the name of a metric that the objective has already"
+        raise ConfigError(332, f"metrics.{both[0]}", what, "rename or remove it")
+    return trial._replace(means={**trial.means, **means})

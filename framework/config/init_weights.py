@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.config.targets import FOLDER, Config
-from framework.errors import CheckpointError, ConfigError, did_you_mean, words_of
+from framework.errors import CheckpointError, ConfigError, did_you_mean, listed, words_of
 from framework.objective.distill import Distill
 from framework.train.weights import read_weights, weights_path
 
@@ -107,9 +107,9 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
     new: list[str] = []
     if heads:
         sizes = f"{own[heads[0]].shape[0]} classes instead of {weights[heads[0]].shape[0]}"
-        new.append(f"{_few(heads)} ({sizes})")
+        new.append(f"{listed(heads, FEW)} ({sizes})")
     if left := [name for name in own if name in skipped]:
-        new.append(f"{_few(left)} (init.skip)")
+        new.append(f"{listed(left, FEW)} (init.skip)")
     unused = [name for name in weights if name in skipped - own.keys()]
     return _note(f"init: loaded {len(loaded)} of {len(own)} tensors from {path}", new, unused)
 
@@ -130,9 +130,9 @@ def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> st
     where = f"model = {block.get(FOLDER, block['_target_'])}"
     fix = "name the class of the model that is in the folder"
     if len(missing) > len(own) / 2:
-        what = f"lacks {len(missing)} of {len(own)} tensors: {_few(missing)}"
+        what = f"lacks {len(missing)} of {len(own)} tensors: {listed(missing, FEW)}"
         raise CheckpointError(114, where, what, fix)
-    new = [_few(missing)] if missing else []
+    new = [listed(missing, FEW)] if missing else []
     for name, there in others.items():
         here = own[name].shape
         if there[1:] != tuple(here[1:]):
@@ -147,7 +147,7 @@ def _note(note: str, new: Sequence[str], unused: Sequence[str]) -> str:
     if new:
         note += f"; new: {', '.join(new)}"
     if unused:
-        note += f"; left out: {_few(unused)}"
+        note += f"; left out: {listed(unused, FEW)}"
     return note
 
 
@@ -172,9 +172,9 @@ def _check_names(
         return
     parts: list[str] = []
     if missing:
-        parts.append(f"lacks {len(missing)} of {len(own)} tensors: {_few(missing)}")
+        parts.append(f"lacks {len(missing)} of {len(own)} tensors: {listed(missing, FEW)}")
     if unexpected:
-        parts.append(f"has {len(unexpected)} that the model lacks: {_few(unexpected)}")
+        parts.append(f"has {len(unexpected)} that the model lacks: {listed(unexpected, FEW)}")
     modules = ",".join(list(dict.fromkeys(map(_module, (*missing, *unexpected))))[:FEW])
     effect = "to leave them new" if missing else "to leave them out"
     fix = f"build the model that was saved, or add 'init.skip=[{modules}]' {effect}"
@@ -186,16 +186,7 @@ def _check_names(
     raise CheckpointError(114, where, ", and ".join(parts), fix)
 
 
-def _few(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    some = ", ".join(name[:100] for name in names[:FEW])
-    if len(names) > FEW:
-        some += f", ... ({len(names)} in all)"
-    return some
-
-
 def _module(name: str) -> str:
-    """Return the outermost module of a tensor."""
     return name.partition(".")[0]
 
 

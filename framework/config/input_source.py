@@ -1,16 +1,25 @@
-"""Data that a trained model gets without packing: prepared like that of training, and read once."""
+"""Data that a trained model gets without packing, and what is predicted for its images.
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+Data is prepared like that of training, and read once.
+"""
+
+import os
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from framework.augment.compose import flat_parts
+from framework.contracts import data, prediction
 from framework.contracts.data import MicroBatch, MicroBatches, Source, SourceContext
 from framework.contracts.records import (
+    CARRIED,
     Chunk,
     Field,
     InputTraits,
@@ -20,10 +29,14 @@ from framework.contracts.records import (
     RecordStore,
     item_files_of,
 )
+from framework.data.reader import BatchReader
 from framework.data.requests import Request
 from framework.data.source import StoreSource
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError
+from framework.input.rows import read_file
 from framework.measure.clock import Stages
+from framework.media.decode import encode_png
+from framework.media.scale import boxes_in_image, map_in_image
 from framework.order.batches import Order
 from framework.pack.jobs import as_written, item_error, joined, prepared
 from framework.pack.marked import MarkedInput
@@ -33,16 +46,19 @@ from framework.store.open_store import ChunkStore, ItemStore, as_read
 from framework.system.native import limit_threads
 
 PART = "part"  # the field of a batch with the number of its part
+PIXELS = ("uint8", "uint16")
+FORMS = "a list of paths, PIL images or arrays [H, W, C], or a tensor [B, C, H, W]"
+Size = tuple[int, int]
 
 
 def preparation(given: Manifest, train: Manifest, scales: bool) -> Preparation | None:
     """Return what packing did to the training data, for other data; None if there is nothing to do.
 
     Arrays without loss become PNGs, which the reader cuts and scales. Those of 16 bits stay arrays,
-    with the channels that they had in training.
+    with the channels that they had in training. What a store holds has been prepared already.
 
     Args:
-        given: Describes the other data. What a store holds has been prepared already.
+        given: Describes the other data.
         train: Describes the training data.
         scales: Whether images are scaled as in packing, too.
     """
@@ -78,6 +94,46 @@ def as_trained(field: Field, trained: Field | None) -> Field:
     if trained is None or field.encoding != "image" or trained.channels is None:
         return field
     return replace(field, shape=(trained.channels, None, None))
+
+
+def check_pixels(
+    where: str,
+    fields: Mapping[str, Field],
+    train: Manifest,
+    augment: data.Augment,
+    say: Callable[[str], None],
+) -> None:
+    """Check that pixels have the type that they had in training. ConfigError C352.
+
+    An augment that scales to floats takes integers by their white. It takes floats as they are, and
+    a note says so.
+    """
+    scaled: set[str] = set()
+    for _, part in flat_parts({"augment": augment}):
+        traits = data.traits_of(part)
+        scaled |= {*traits.normalized_fields, *traits.scaled_fields}
+    for name, field in fields.items():
+        trained = train.fields.get(name)
+        forms = _pixel_form(field), _pixel_form(trained)
+        if trained is None or None in forms or forms[0] == forms[1]:
+            continue
+        what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
+        if name not in scaled:
+            places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
+            fix = f"give {trained.dtype}: by your own Dataset ({places}), or a tensor in Python"
+            raise ConfigError(352, where, what, fix)
+        if "float" in forms:
+            say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
+
+
+def _pixel_form(field: Field | None) -> str | None:
+    """Return how pixels are stored: ``uint8``, ``uint16`` or ``float``; None for no pixels."""
+    if field is None or field.kind == "labels":
+        return None
+    if field.dtype.startswith("float") or field.kind == "audio":
+        return "float"
+    is_image = len(field.shape) > 1 and field.kind not in CARRIED
+    return field.dtype if field.dtype in PIXELS and is_image else None
 
 
 @final
@@ -132,10 +188,18 @@ class PreparedStore(RecordStore):
         fields = {name: as_trained(field, train.fields.get(name)) for name, field in fields.items()}
         self._manifest = replace(store.manifest, fields=fields)
         self.changes = self._prepare is not None or fields != store.manifest.fields
-        self.key = store.key
-        self.name = store.name
-        self.check = store.check
-        self.close = store.close
+
+    def key(self, index: int) -> str:
+        return self._store.key(index)
+
+    def name(self, index: int) -> str:
+        return self._store.name(index)
+
+    def check(self) -> None:
+        self._store.check()
+
+    def close(self) -> None:
+        self._store.close()
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         if self._prepare is None:
@@ -249,23 +313,19 @@ class InputSource(Source):
                     raise
                 first = step * order.batch_size
                 stop = min(first + order.batch_size, order.num_in_batches)
-                good = self._readable(source, part, order.records(0, first, stop))
+                good: list[int] = []
+                for index in order.records(0, first, stop).tolist():
+                    try:
+                        source.read(Request(0, torch.tensor([index]), training=False))
+                        good.append(index)
+                    except DataError as error:
+                        item, name = part.item_numbers[index], part.store.name(index)
+                        part.bad.append(bad_item(item, name, error))
                 step += 1
-                if len(good):
-                    batch = source.read(Request(0, good, training=False))
+                if good:
+                    batch = source.read(Request(0, torch.tensor(good), training=False))
                     yield MicroBatch({**batch, PART: part.items.number}, 1.0, True)
             self._stages.add_slices([source.stages()])
-
-    def _readable(self, source: StoreSource, part: ReadPart, indices: Tensor) -> Tensor:
-        """Return the records that can be read one by one, and note the others as bad."""
-        good: list[int] = []
-        for index in indices.tolist():
-            try:
-                source.read(Request(0, torch.tensor([index]), training=False))
-                good.append(index)
-            except DataError as error:
-                part.bad.append(bad_item(part.item_numbers[index], part.store.name(index), error))
-        return torch.tensor(good, dtype=torch.int64)
 
     def _read(self, items: ItemRange) -> ReadPart:
         """Read the items of a part: all at once, or one by one if they are not a record each."""
@@ -284,7 +344,20 @@ class InputSource(Source):
                 if not self.skip_bad:
                     raise
         if chunk is None or self._has_records_in_items:
-            chunk, numbers = self._read_one_by_one(items, bad)
+            chunks: list[Chunk] = []
+            numbers = []
+            for item in range(items.start, items.stop):
+                try:
+                    chunk = self.source.read(item, item + 1)
+                except DataError as error:
+                    if not self.skip_bad:
+                        raise
+                    bad.append(bad_item(item, self.source.name(item), error))
+                    continue
+                numbers += [item] * len(chunk.keys)
+                if chunk.keys:
+                    chunks.append(chunk)
+            chunk = joined(chunks, self.source.manifest.fields)
         keys = chunk.keys
 
         def name(index: int) -> str:  # what errors call a record
@@ -293,21 +366,175 @@ class InputSource(Source):
 
         return ReadPart(items, ChunkStore(chunk, self.manifest, name), numbers, bad)
 
-    def _read_one_by_one(self, items: ItemRange, bad: list[BadItem]) -> tuple[Chunk, list[int]]:
-        chunks: list[Chunk] = []
-        numbers: list[int] = []
-        for item in range(items.start, items.stop):
-            try:
-                chunk = self.source.read(item, item + 1)
-            except DataError as error:
-                if not self.skip_bad:
-                    raise
-                bad.append(bad_item(item, self.source.name(item), error))
-                continue
-            chunks.append(chunk)
-            numbers += [item] * len(chunk.keys)
-        good = [chunk for chunk in chunks if chunk.keys]
-        return joined(good, self.source.manifest.fields), numbers
-
     def stages(self) -> dict[str, float]:
         return self._stages.take()
+
+
+# ---- images
+
+
+@final
+class ImageInput:
+    """Images in memory, or named by their paths, as an input with the field ``name``.
+
+    They are paths, PIL images, arrays uint8 or uint16 [H, W] or [H, W, 1 or 3], or a tensor uint8
+    or uint16 [B, C, H, W]. ConfigError C360 for anything else.
+    """
+
+    def __init__(self, images: Any, name: str) -> None:
+        field = Field("uint8", (3, None, None), "image")
+        self._images = images
+        if isinstance(images, Tensor):
+            if images.dtype not in (torch.uint8, torch.uint16):
+                what = f"is {_form(images)}, and pixels must be uint8 or uint16"
+                fix = "convert it, or give floats as the model gets them"
+                raise ConfigError(360, "images", what, fix)
+            field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
+            values: Any = images.cpu().numpy()
+        elif isinstance(images, str | bytes | os.PathLike):
+            what = f"is one image, and not {FORMS}"
+            raise ConfigError(360, "images", what, "put it into a list")
+        else:
+            values = [_file_bytes(image, number) for number, image in enumerate(images)]
+        self._records = {name: values}
+        self.manifest = Manifest(len(images), {name: field}, source="images")
+
+    def read(self, start: int, stop: int) -> Chunk:
+        records = {name: values[start:stop] for name, values in self._records.items()}
+        return Chunk(records, [str(number) for number in range(start, stop)])
+
+    def name(self, index: int) -> str:
+        image = self._images[index]
+        return os.fspath(image) if isinstance(image, str | os.PathLike) else f"images[{index}]"
+
+
+def _file_bytes(image: Any, number: int) -> bytes:
+    if isinstance(image, str | os.PathLike):
+        return read_file(os.fspath(image))
+    if hasattr(image, "convert") and hasattr(image, "save"):  # PIL's, without importing it
+        if image.mode[0] not in "IF":  # these have more than 8 bits, which PIL would clip
+            if image.mode not in ("L", "RGB"):
+                image = image.convert("RGB")
+            file = BytesIO()
+            image.save(file, "PNG")
+            return file.getvalue()
+        pixels = np.asarray(image)
+        if pixels.dtype.kind != "f" and pixels.min() >= 0 and pixels.max() < 1 << 16:
+            image = pixels.astype(np.uint16)
+    is_array = isinstance(image, np.ndarray) and image.dtype in (np.uint8, np.uint16)
+    if is_array and image.ndim in (2, 3):
+        planes = np.atleast_3d(image).transpose(2, 0, 1)
+        if planes.shape[0] in (1, 3):
+            return encode_png(np.ascontiguousarray(planes))
+    what = f"is {_form(image)}, and images must be {FORMS}, with 1 or 3 channels of uint8 or uint16"
+    raise ConfigError(360, f"images[{number}]", what, "convert it")
+
+
+def _form(image: Any) -> str:
+    if isinstance(image, np.ndarray | Tensor):
+        return f"{image.dtype} {list(image.shape)}"
+    return f"of the type {type(image).__name__}"
+
+
+class ImagePlace(NamedTuple):
+    """The part of an image that the model saw."""
+
+    size: Size  # (height, width) of the image
+    window: Sequence[int]  # top, left, height and width of the part
+    seen: Size  # (height, width) that the part was scaled to
+
+
+def image_places(
+    reader: BatchReader, name: str, values: Any, indices: Tensor
+) -> list[ImagePlace] | None:
+    """Return the place of each record's image.
+
+    None if the field is no image, or if a function of the transform may have moved its pixels.
+    ``values`` are what the store gave for the field ``name`` of the records ``indices`` (int64
+    [B]): the bytes or the pixels of images.
+    """
+    field = reader.store.manifest.fields[name]
+    transform: data.Transform = reader.transform
+    if field.channels is None or transform.function is not None:
+        return None
+    sizes = [
+        (int(height), int(width)) for height, width in reader.pictures.sizes(field, values, indices)
+    ]
+    windows = [[0, 0, *size] for size in sizes]
+    if name in reader.cut:
+        windows = transform.windows(torch.tensor(sizes), None)[:, :4].tolist()
+    return [
+        ImagePlace(size, window, transform.size or (window[2], window[3]))
+        for size, window in zip(sizes, windows, strict=True)
+    ]
+
+
+def in_images(
+    predictions: prediction.Predictions, places: Sequence[ImagePlace] | None
+) -> list[Any]:
+    """Return the label map (NumPy [H, W]) or the ``ScoredBoxes`` of each record, on the host.
+
+    They are in the pixels of the given images, or without places in those that the model saw.
+    """
+    if isinstance(predictions, prediction.PredictedMaps):
+        maps = list(predictions.values.cpu().numpy())
+        if places is None:
+            return maps
+        pairs = zip(maps, places, strict=True)
+        return [map_in_image(numbers, place.window, place.size) for numbers, place in pairs]
+    assert isinstance(predictions, prediction.PredictedBoxes)
+    boxes = [
+        prediction.ScoredBoxes(*(part.cpu() for part in scored)) for scored in predictions.values
+    ]
+    if places is None:
+        return boxes
+    return [
+        scored._replace(boxes=boxes_in_image(scored.boxes, place.window, place.seen, place.size))
+        for scored, place in zip(boxes, places, strict=True)
+    ]
+
+
+def as_dicts(
+    predictions: prediction.Predictions, places: Sequence[ImagePlace] | None, classes: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield what is predicted for each record of a batch, as ``SavedRun.predict`` describes it.
+
+    Label maps and boxes are as ``in_images`` returns them. ``classes`` are names by number.
+    """
+    if isinstance(predictions, prediction.ClassProbabilities):
+        for row in predictions.values.cpu().tolist():
+            best = max(range(len(row)), key=row.__getitem__)
+            names = [class_name(classes, number) for number in range(len(row))]
+            yield {
+                "class": names[best],
+                "probability": row[best],
+                "probabilities": dict(zip(names, row, strict=True)),
+            }
+    elif isinstance(predictions, prediction.PredictedMaps):
+        yield from ({"map": numbers} for numbers in in_images(predictions, places))
+    elif isinstance(predictions, prediction.PredictedBoxes):
+        for scored in in_images(predictions, places):
+            yield {
+                "boxes": scored.boxes.numpy(),
+                "scores": scored.scores.numpy(),
+                "classes": [class_name(classes, number) for number in scored.labels.tolist()],
+            }
+    elif isinstance(predictions, prediction.PredictedTexts):
+        yield from ({"text": text} for text in predictions.values)
+    elif isinstance(predictions, prediction.PredictedNumbers):
+        yield from ({"numbers": numbers} for numbers in predictions.values.cpu().numpy())
+    else:
+        yield from ({"image": image} for image in as_pixels(predictions))
+
+
+def as_pixels(predictions: prediction.PredictedImages) -> list[np.ndarray]:
+    """Return pictures as uint8 [H, W, C]."""
+    pixels = (predictions.values * 255).round().clamp(0, 255).to(torch.uint8)
+    return list(pixels.permute(0, 2, 3, 1).cpu().numpy())
+
+
+def class_name(classes: Sequence[str], number: int) -> str:
+    """Return the name of a class, or its number if it has none."""
+    if 0 <= number < len(classes):
+        return classes[number]
+    return str(number)

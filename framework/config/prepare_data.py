@@ -12,23 +12,12 @@ from typing import Any
 
 import yaml
 
+from framework.config import targets
 from framework.config.build import build, maker
-from framework.config.paths import CONF, SUFFIXES
-from framework.config.rule import check_known, check_values, option_rules
-from framework.config.targets import (
-    MARK_KEYS,
-    Config,
-    split_of,
-    static_signature,
-    val_sets,
-    with_added,
-)
-from framework.contracts.records import (
-    InputTraits,
-    Manifest,
-    RecordInput,
-    notes_of,
-)
+from framework.config.schema import check_known, check_values, option_rules
+from framework.config.targets import Config, split_of, val_sets
+from framework.contracts import records
+from framework.contracts.records import Manifest, RecordInput
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
 from framework.media.header import MAX_PIXELS
@@ -39,12 +28,13 @@ from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from framework.system.durable import locked
 
+STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 OF_PACKING = ("on_error", "one_file", "part", "parts", "split", "split_by")  # others: Preparation
 
 
 def default_options() -> dict[str, Any]:
     """Return the keys of ``pack:`` as ``conf/pack.yaml`` has them."""
-    return yaml.safe_load((CONF / "pack.yaml").read_text(encoding="utf-8"))["pack"]
+    return yaml.safe_load((targets.CONF / "pack.yaml").read_text(encoding="utf-8"))["pack"]
 
 
 def preparation_of(options: Mapping[str, Any]) -> Preparation:
@@ -79,7 +69,7 @@ def packing_of(
         fix = "add 'pack.split={train: 0.9, val: 0.1}'"
         raise ConfigError(247, f"pack.split_by = {by}", "there is no split", fix)
     output = {key: value for key, value in configured["output"].items() if key != "path"}
-    suffix = SUFFIXES.get(output["_target_"])
+    suffix = targets.SUFFIXES.get(output["_target_"])
     return Packing(
         source,
         make_writer,
@@ -98,12 +88,14 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
 
     ``where`` names the block in messages, and ``options`` are the keys of ``pack:``.
     """
-    signature = static_signature(str(block.get("_target_")))
+    signature = targets.static_signature(str(block.get("_target_")))
     own = () if signature is None else signature.names  # MNIST's input has a file called labels
-    marks = {key: block[key] for key in MARK_KEYS if key in block and key not in own}
+    marks = {key: block[key] for key in targets.MARK_KEYS if key in block and key not in own}
     plain = {key: value for key, value in block.items() if key not in marks}
-    source: RecordInput = build(where, with_added(plain), allowed)
-    if isinstance(source, InputTraits):
+    if plain.get("_target_") == STORE_INPUT and isinstance(plain.get("add"), str):
+        plain["add"] = targets.function_block(plain["add"])
+    source: RecordInput = build(where, plain, allowed)
+    if isinstance(source, records.InputTraits):
         source.skip_bad = options.get("on_error") == "skip"
     most = options.get("max_pixels")
     return MarkedInput(
@@ -177,7 +169,7 @@ def prepare(
         lock = locked(Path(f"{path}.prepare.lock"), waits, needed=False)
         with lock, _in_errors(split):
             if not Path(path).exists():
-                for note in notes_of(source):
+                for note in records.notes_of(source):
                     tell(_as_in_training(split, note))
                 options = {**default_options(), **(block.get("pack") or {})}
                 of_pack = {"input": block["input"], "output": data["writer"]}
@@ -185,10 +177,7 @@ def prepare(
 
 
 def _described(config: Config) -> Iterator[tuple[str, str, Any]]:
-    """Yield the split, the path and the block of ``prepare`` of each store that has all of them.
-
-    ConfigError C339 for a validation set that ``data.val`` does not name.
-    """
+    """Yield the split, the path and the block of ``prepare`` of each store that has all of them."""
     sets = val_sets(config["data"])
     blocks = dict(config["prepare"] or {})
     val = blocks.get("val")
@@ -211,10 +200,7 @@ def _described(config: Config) -> Iterator[tuple[str, str, Any]]:
 
 
 def _check_classes(data: Config, manifests: dict[str, Manifest]) -> None:
-    """Check, before anything is packed, that validation has no class that training lacks.
-
-    DataError D190. A store that cannot be opened is left to the run that reads it.
-    """
+    """Check, before anything is packed, that validation has no class that training lacks. D190."""
     if not manifests:
         return
     paths = {split_of(name): given for name, given in val_sets(data).items()}
@@ -223,7 +209,7 @@ def _check_classes(data: Config, manifests: dict[str, Manifest]) -> None:
             try:
                 with closing(open_store(path)) as store:
                     manifests[split] = store.manifest
-            except PacelineError:
+            except PacelineError:  # the run that reads it says so
                 continue
     for split in paths:
         if split in manifests and "train" in manifests:
@@ -251,21 +237,18 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _as_in_training(split: str, text: str) -> str:
-    """Replace ``input.KEY`` by ``prepare.SPLIT.input.KEY``, and ``pack.KEY`` likewise.
-
-    ``KEY=value`` becomes a word that can be typed whether the recipe has the key or not.
-    """
+    """Return a text that names keys of packing with the keys of training, ``prepare.SPLIT...``."""
     if "paceline pack" in text:  # the text has a whole command
         return text
     text = text.replace("output.path", "dataset").replace("output=", "data=")
     # names of keys have no digits: pack.h5 is a file
     text = re.sub(r"(?<![\w./])((?:input|pack)\.[a-z_]+)\b", rf"prepare.{split}.\1", text)
+    # a word that can be typed whether the recipe has the key or not
     return re.sub(rf"\b(prepare\.{split}\.\w+\.\w+=)", r"++\1", text)
 
 
 @contextmanager
 def _in_errors(split: str) -> Generator[None]:
-    """Name the keys of training in an error of the block."""
     try:
         yield
     except PacelineError as error:

@@ -8,27 +8,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import AnyNode, Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from framework.config.rule import check_values, option_rules
+from framework.config.schema import check_values, option_rules
 from framework.config.targets import Config, val_sets, walk
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError, PacelineError, did_you_mean, words_of
-from framework.system.run_dir import (
-    FACTS,
-    REFERENCE,
-    check_entry,
-    newest_config,
-    note,
-    reached,
-    read_json,
-    restored,
-)
+from framework.system import run_dir as files
 from framework.train.parameter_groups import thaws_of
 from framework.train.trainer import Trainer
 
@@ -55,15 +45,6 @@ SELECTING = ("select", "fold", "folds", "fold_by")
 AVERAGING = ("ema_decay", "ema_every", "ema_ramp", "ema_lookahead")
 KEYS = ("seed", "shuffle", "last", "limit", "clip_norm", *AVERAGING, *SELECTING)
 PATIENCE = "stop.patience"  # the watcher that ends a run without a better validation
-KINDS = {  # of the parts of a state
-    **dict.fromkeys(("model", "optimizer", "precision", "progress", "order"), dict),
-    **dict.fromkeys(("best", "val", "pending", "watching", "learned", "ends"), dict),
-    **dict.fromkeys(("average", "schedule", "validation"), (dict, NoneType)),
-    "generators": list,
-    "trained_s": float,
-    "ended": str,
-    "init": (str, NoneType),
-}
 FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
 
 
@@ -84,14 +65,14 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
     """
     where = f"run = {run_dir}"
     fix = "give the directory that a run printed"
-    check_entry(run_dir)
+    files.check_entry(run_dir)
     try:
-        newest = newest_config(run_dir)
+        newest = files.newest_config(run_dir)
         chosen = run_dir / Path(name or newest.name).name
-        config = _resolved(read_json(chosen))
-        facts = read_json(run_dir / FACTS)
+        config = _resolved(files.read_json(chosen))
+        facts = files.read_json(run_dir / files.FACTS)
     except (FileNotFoundError, NotADirectoryError) as error:
-        what = f"not the directory of a run (no resolved.json and {FACTS})"
+        what = f"not the directory of a run (no resolved.json and {files.FACTS})"
         raise CheckpointError(120, where, what, fix) from error
     except (OSError, ValueError, RecursionError) as error:
         what = f"its files cannot be read ({words_of(error)})"
@@ -112,12 +93,12 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
         config["order"].keys()
         digests = {split: block.get("digest") for split, block in facts["data"].items()}
         folders = {part["config"]: part.get("folder") for part in facts.get("starts", [])}
-        folder = restored(folders.get(chosen.name) or facts.get("folder") or "")
+        folder = files.restored(folders.get(chosen.name) or facts.get("folder") or "")
         given = copy.deepcopy(config["data"])
         if folder and Path(folder) != Path.cwd():
             for group, key in (("data", "train"), ("data", "val"), ("objective", "weights")):
                 if key in config[group]:
-                    config[group][key] = reached(config[group][key], folder)
+                    config[group][key] = files.reached(config[group][key], folder)
         if config["data"] == given:
             folder = ""
         train = facts["data"]["train"]
@@ -133,7 +114,7 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
         what = f"its configuration cannot be used: {error}"
         raise CheckpointError(120, where, what, fix) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        what = f"its configuration or its {FACTS} is damaged ({words_of(error)})"
+        what = f"its configuration or its {files.FACTS} is damaged ({words_of(error)})"
         raise CheckpointError(120, where, what, fix) from error
 
 
@@ -150,11 +131,11 @@ def _resolved(node: Any) -> Any:
     text = DECODED.sub(lambda match: str(_decoded(match)), node)
     if "${oc.decode:" in text:
         raise ValueError(f"{node} has no end")
-    return REFERENCE.sub(_variable, text)
+    return files.REFERENCE.sub(_variable, text)
 
 
 def _decoded(match: re.Match[str]) -> Any:
-    text = REFERENCE.sub(_variable, match[1])
+    text = files.REFERENCE.sub(_variable, match[1])
     try:
         value = oc.decode(text, OmegaConf.create(), AnyNode(None))
     except OmegaConfBaseException as error:
@@ -163,7 +144,7 @@ def _decoded(match: re.Match[str]) -> Any:
 
 
 def _variable(match: re.Match[str]) -> str:
-    note([match[1]])
+    files.note([match[1]])
     if match[1] not in os.environ:
         raise ValueError(f"the environment variable {match[1]} is not set")
     return os.environ[match[1]]
@@ -180,12 +161,20 @@ def put(config: Config, name: str, value: Any) -> None:
             block[key] = value
 
 
-def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
+def learned(
+    config: Config, batch_size: int, manifest: Manifest, validates: Learned | None = None
+) -> Learned:
     """Return all that decides what is learned, by dotted key.
 
     How the work is cut and carried (ranks, workers, loader, store, device) does not decide it, and
     neither does the number of steps. Texts are hashed, because they may come from the environment
-    and be secret. ``batch_size`` counts the records of a step over all ranks.
+    and be secret.
+
+    Args:
+        config: The configuration.
+        batch_size: The records of a step over all ranks.
+        manifest: Describes the training data.
+        validates: As ``validation_data`` returns it. It decides if the rate follows validations.
     """
     given = config["data"]
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | {
@@ -200,19 +189,14 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
         chosen["freeze"] = {name: "never" if step is None else step for name, step in thaws}
     if config["init"]["weights"] is not None:
         chosen["init"] = config["init"]
-    return _values(chosen)
-
-
-def followed(config: Config, validates: Learned | None) -> Learned:
-    """Return what else decides what is learned if the learning rate follows validations."""
-    if config["schedule"].get("_target_") != FOLLOWS:
-        return {}
-    values = {f"validation.{key}": value for key, value in (validates or {}).items()}
-    return {"validate_every": config["validate_every"], **values}
+    values = _values(chosen)
+    if config["schedule"].get("_target_") == FOLLOWS:
+        values["validate_every"] = config["validate_every"]
+        values |= {f"validation.{key}": value for key, value in (validates or {}).items()}
+    return values
 
 
 def _contents(manifest: Manifest) -> Config:
-    """Return what tells one data set from another."""
     return {
         "records": manifest.num_records,
         "classes": "\0".join(manifest.classes),
@@ -334,9 +318,6 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
     resume = assembly.config["resume"]
     run = resume["run"]
     with fits_run(run):
-        for name, kinds in KINDS.items():
-            if not isinstance(state[name], kinds):
-                raise TypeError(f"{name} is {type(state[name]).__name__}")
         anew = state["validation"] != assembly.validates
         if anew:
             # what the watchers remember, but not the best metric on other data
@@ -347,7 +328,12 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
             state = {**state, "ended": "", "watching": {**state["watching"], "reason": ""}}
         check_same(run, state["learned"], assembly.learns, resume["allow"])
         before, identity = state["order"], trainer.parts.train.identity
-        if state["progress"]["epoch_step"] and _places(before) != _places(identity):
+        # the records of each batch but the last, which ``last`` decides, too
+        cuts = [
+            {**order, "records": None, "places": order.get("places", order["records"])}
+            for order in (before, identity)
+        ]
+        if state["progress"]["epoch_step"] and cuts[0] != cuts[1]:
             what = f"was saved inside an epoch of {before}, this one has {identity}"
             fix = "change them when the epoch has ended"
             raise CheckpointError(104, f"resume = {run}", what, fix)
@@ -355,9 +341,3 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
         if anew:
             trainer.stepper.forget_best()
         return anew
-
-
-def _places(identity: dict[str, int]) -> dict[str, int]:
-    """Return what decides the records of each batch but the last, which ``last`` decides, too."""
-    places = identity.get("places", identity["records"])
-    return {**identity, "records": places, "places": places}

@@ -16,45 +16,18 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from framework.augment.compose import flat_parts
-from framework.config import assemble
-from framework.config.build import build
-from framework.config.input_source import (
-    PART,
-    InputSource,
-    ItemRange,
-    PreparedInput,
-    PreparedStore,
-    ReadPart,
-    as_trained,
-    preparation,
-)
-from framework.config.predict_images import ImageInput, ImagePlace, as_dicts, image_places
-from framework.config.preflight import MISFITS
+from framework.augment.fused import Finish, finish_with
+from framework.config import assemble, targets
+from framework.config import input_source as inputs
+from framework.config.build import MISFITS, build
 from framework.config.resume import USED_PARTS, SavedConfig, read_config
-from framework.config.targets import (
-    UNFOLDED,
-    Config,
-    as_prefixes,
-    check_targets,
-    data_name,
-    makes_data,
-    split_of,
-    val_sets,
-    with_folds,
-    with_functions,
-)
+from framework.config.targets import Config
 from framework.contracts.batch import Batch
-from framework.contracts.data import (
-    Augment,
-    Source,
-    SourceContext,
-    traits_of,
-)
+from framework.contracts.data import Augment, Source, SourceContext
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.prediction import PredictedBoxes, PredictedMaps, Predictions, Predicts
-from framework.contracts.records import CARRIED, Field, Manifest, RecordInput
+from framework.contracts.records import Field, Manifest, RecordInput
 from framework.contracts.training import Objective
 from framework.data.classes import agree_on_classes, renumbered
 from framework.data.fields import length_name
@@ -62,10 +35,9 @@ from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
 from framework.errors import CheckpointError, ConfigError, listed, say, words_of
 from framework.measure.clock import NoClock
-from framework.measure.host import stay_on_gpu_node
 from framework.store.foreign import format_of
-from framework.system.memory import keep_freed_memory, use
-from framework.system.rng import choose_algorithms, is_deterministic, seed_generators
+from framework.system.memory import keep_freed_memory
+from framework.system.rng import is_deterministic
 from framework.train.checkpoint import FOLDER, OF_OBJECTIVE, newest_path, newest_state
 from framework.train.objective_state import ObjectiveState
 from framework.train.weights import read_dict, read_weights, weights_path
@@ -75,7 +47,6 @@ BEST, LAST, AVERAGE = "best", "last", "average"
 NOTHING = {"_target_": "framework.augment.none.NoAugment"}
 ALONE = {"_target_": "framework.parallel.none.NoParallel"}
 OPENS_FILES = re.compile(r"framework\.data\.(hdf5|lmdb|folder|tar|parquet|mixture)\.\w+")
-PIXELS = ("uint8", "uint16")
 Size = tuple[int, int]
 
 
@@ -92,14 +63,15 @@ class Inferred(NamedTuple):
     """What the model predicts for a batch of an input."""
 
     batch: Batch  # as the model got it
-    part: ReadPart  # the part of the input that it is of
+    part: inputs.ReadPart  # the part of the input that it is of
     predictions: Predictions  # what the objective makes of the model's output
-    places: list[ImagePlace] | None  # where the model has looked, for maps and boxes; else None
+    # Where the model has looked, for maps and boxes. Otherwise None.
+    places: list[inputs.ImagePlace] | None
 
 
 @final
 class SavedRun:
-    """A run whose model can be used. ``load`` and ``open_run`` make one.
+    """A run whose model can be used, as ``load`` and ``open_run`` return it.
 
     Parts are built when they are first used. ``run_dir`` is the directory, ``config`` the
     configuration as plain values, and ``train`` describes the training data.
@@ -131,13 +103,8 @@ class SavedRun:
     def parallel(self) -> Parallel:
         """The ranks that share the work."""
         keep_freed_memory()
-        seed_generators(self.config["seed"])
-        device = assemble.find_device(self.config["device"])
-        choose_algorithms(device, self.config["deterministic"] or is_deterministic())
-        parallel: Parallel = self.build("parallel", device=device)
-        use(parallel.device, pinned=False)
-        stay_on_gpu_node(parallel.device)
-        return parallel
+        deterministic = self.config["deterministic"] or is_deterministic()
+        return assemble.open_ranks({**self.config, "deterministic": deterministic}, self.allowed)
 
     @property
     def device(self) -> torch.device:
@@ -158,11 +125,7 @@ class SavedRun:
             path = chosen_file(self.run_dir, self.weights)
             path = path.with_name(path.stem + OF_OBJECTIVE)
             state = read_dict(path) if path.exists() else {}
-        try:
-            owned.load_state_dict(state)
-        except MISFITS as error:
-            what = f"what the objective owned does not fit it ({words_of(error)})"
-            raise self._misfit(what, "objective") from error
+        self._load("objective", owned, state)
         for module in owned.modules.values():
             module.eval()
         return objective
@@ -172,14 +135,9 @@ class SavedRun:
         return assemble.make_augment(self.config, self.allowed, self.train)
 
     @cached_property
-    def finish(self) -> assemble.Finish:
+    def finish(self) -> Finish:
         """Normalizes a batch on the device, as in validation. The second argument is 0."""
-        return self._finish(self.augment)
-
-    def _finish(self, augment: Augment) -> assemble.Finish:
-        return assemble.make_augmenter(
-            self.config, augment, self.device, training=False, say=self.say
-        )
+        return finish_with(self.augment, self.config["seed"], False, False, self.say)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -200,20 +158,20 @@ class SavedRun:
                 raise CheckpointError(124, f"weights = {self.weights}", what, fix)
         else:
             state = read_weights(path, names=model.state_dict().keys())
-        try:
-            model.load_state_dict(state)
-        except MISFITS as error:
-            what = f"does not fit the run's model ({words_of(error)})"
-            raise self._misfit(what, "model") from error
+        self._load("model", model, state)
         wrapped = parallel.wrap(model)
         if self.config["compile"]:
             wrapped.compile(dynamic=False)
         return parallel.unwrap(wrapped).eval()  # what training validates
 
-    def _misfit(self, what: str, part: str) -> CheckpointError:
-        where = f"weights = {chosen_file(self.run_dir, self.weights)}"
-        fix = f"give weights of this run, or of one with the same {part}"
-        return CheckpointError(122, where, what, fix)
+    def _load(self, name: str, part: nn.Module | ObjectiveState, state: Config) -> None:
+        try:
+            part.load_state_dict(state)
+        except MISFITS as error:
+            where = f"weights = {chosen_file(self.run_dir, self.weights)}"
+            what = f"does not fit the run's {name} ({words_of(error)})"
+            fix = f"give weights of this run, or of one with the same {name}"
+            raise CheckpointError(122, where, what, fix) from error
 
     def build(self, name: str, **runtime: Any) -> Any:
         """Build the part that the block ``name`` of the configuration describes."""
@@ -230,17 +188,18 @@ class SavedRun:
         config = self.config
         own = given is None
         data = config["data"] if own else {**config["data"], "val": given}
-        named = val_sets(data)
+        named = targets.val_sets(data)
         if not named:
             fix = "give the path of a store: data.val=..."
             raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
         sets: dict[str, ValidationSet] = {}
         for name, part in named.items():
+            split = targets.split_of(name)
             if not own:
                 source = {**self.config["data"], "source": _source_of(data, part)}
-                cut = {"select": select, "limit": limit, **UNFOLDED}
+                cut = {"select": select, "limit": limit, **targets.UNFOLDED}
                 config = {**self.config, **cut, "data": source}
-            sets[split_of(name)] = ValidationSet(split_of(name), part, config, own)
+            sets[split] = ValidationSet(split, part, config, own)
         return sets
 
     def open_set(self, part: ValidationSet) -> Source:
@@ -253,7 +212,7 @@ class SavedRun:
             ConfigError: C352 for other data whose pixels are no numbers as those of training.
             DataError: D190 if the data has records of a class that the training data lacks.
         """
-        where = f"data.{part.split} = {data_name(part.given)}"
+        where = f"data.{part.split} = {targets.data_name(part.given)}"
         source = assemble.open_source(
             part.split, part.given, part.config, self.allowed, self.parallel
         )
@@ -267,9 +226,10 @@ class SavedRun:
                 what = "is other data than the run has validated on (its digest differs)"
                 fix = "bring that data back, or name this in the command: data.val=PATH"
                 raise CheckpointError(125, where, what, fix)
-            if part.given not in val_sets(self.config["data"]).values():
+            if part.given not in targets.val_sets(self.config["data"]).values():
                 source = self._as_trained(source)
-                self._check_pixels(where, self._inputs_of(source.manifest.fields))
+                fields = self._inputs_of(source.manifest.fields)
+                inputs.check_pixels(where, fields, self.train, self.augment, self.say)
             # with labels numbered as the training data numbers them
             numbers = agree_on_classes(self.train, source.manifest)
             return renumbered(source, numbers, self.classes)
@@ -278,9 +238,8 @@ class SavedRun:
             raise
 
     def _as_trained(self, source: Source) -> Source:
-        """Return a source whose images, sounds and videos are prepared as those of training."""
         if isinstance(source, StoreSource):
-            store = PreparedStore(source.store, self.train)
+            store = inputs.PreparedStore(source.store, self.train)
             context = self._scaling(store.manifest.fields, source.context)
             if store.changes or context is not source.context:
                 return StoreSource(store, context, source.close)
@@ -296,7 +255,7 @@ class SavedRun:
         return self.open_set(next(iter(self.sets(path).values())))
 
     def loader(
-        self, source: Source, clock: Clock | None = None, finish: assemble.Finish | None = None
+        self, source: Source, clock: Clock | None = None, finish: Finish | None = None
     ) -> Loader:
         """Return the run's loader over ``source``, which delivers batches as in validation.
 
@@ -329,10 +288,7 @@ class SavedRun:
         return self.objective
 
     def _scaled_to(self, fields: Mapping[str, Field]) -> Size | None:
-        """Return the height and width to which images must be scaled as in packing, or None.
-
-        They must if packing scaled those of training, and the run takes images whole.
-        """
+        """Return the size of images in training, if others must be scaled to it as packing did."""
         transform = self._context.transform
         scaled = any(self.train.options.get(key) for key in ("size", "resize", "max_side"))
         if transform.size is not None or transform.function is not None or not scaled:
@@ -360,7 +316,7 @@ class SavedRun:
     @cached_property
     def _context(self) -> SourceContext:
         """What a source of data for this run is given."""
-        config = {**self.config, "limit": None, "select": None, **UNFOLDED}
+        config = {**self.config, "limit": None, "select": None, **targets.UNFOLDED}
         return assemble.source_context(config, self.allowed, self.parallel, training=False)
 
     def prepared(self, given: RecordInput) -> RecordInput:
@@ -368,16 +324,16 @@ class SavedRun:
         # maps and boxes lie in the pixels of the given images
         target = self.train.fields.get(self.predicts.target)
         scales = target is None or target.kind not in ("labels", "boxes")
-        prepare = preparation(given.manifest, self.train, scales)
-        return given if prepare is None else PreparedInput(given, prepare)
+        prepare = inputs.preparation(given.manifest, self.train, scales)
+        return given if prepare is None else inputs.PreparedInput(given, prepare)
 
     def input_source(
         self,
         given: RecordInput,
-        ranges: Sequence[ItemRange] | None = None,
+        ranges: Sequence[inputs.ItemRange] | None = None,
         more: Mapping[str, Field] | None = None,
         skip_bad: bool = False,
-    ) -> InputSource:
+    ) -> inputs.InputSource:
         """Return a source of what the model takes from a prepared input, for ``inferred``.
 
         Args:
@@ -388,28 +344,31 @@ class SavedRun:
         """
         fields = self.input_fields(given.manifest)
         context = self._scaling(fields, self._context)
-        ranges = ranges or [ItemRange(0, 0, given.manifest.num_records)]
+        ranges = ranges or [inputs.ItemRange(0, 0, given.manifest.num_records)]
         whole = {**fields, **(more or {})}
-        return InputSource(given, whole, ranges, context, skip_bad)
+        return inputs.InputSource(given, whole, ranges, context, skip_bad)
 
-    def inferred(self, source: InputSource) -> Generator[Inferred]:
+    def inferred(self, source: inputs.InputSource) -> Generator[Inferred]:
         """Yield what the model predicts for each batch of an input, in order."""
         name = self.predicts.inputs[0]
         # augments of what the model does not take are left out
         taken = self._inputs_of(source.manifest.fields)
         config = {**self.config, "augment": only_fields(self.config["augment"], taken) or NOTHING}
         manifest = replace(self.train, fields=dict(taken))
-        finish = self._finish(assemble.make_augment(config, self.allowed, manifest))
+        augment = assemble.make_augment(config, self.allowed, manifest)
+        finish = finish_with(augment, self.config["seed"], False, False, self.say)
         loader = self.loader(source, finish=finish)
         with closing(loader), closing(loader.epoch(0)) as batches:
             for batch, _, _ in batches:
-                part = source.parts[batch[PART]]
+                part = source.parts[batch[inputs.PART]]
                 predictions = self.predicted(batch)
                 places = None
                 if isinstance(predictions, PredictedMaps | PredictedBoxes):
                     indices = batch["index"].cpu()
                     reader = BatchReader(part.store, source.context)
-                    places = image_places(reader, name, part.store.read(indices)[name], indices)
+                    places = inputs.image_places(
+                        reader, name, part.store.read(indices)[name], indices
+                    )
                 yield Inferred(batch, part, predictions, places)
 
     def input_fields(self, given: Manifest) -> dict[str, Field]:
@@ -423,7 +382,7 @@ class SavedRun:
         derived: set[str | None] = set()
         for name, field in given.fields.items():
             if name in self.predicts.inputs:
-                fields[name] = as_trained(field, self.train.fields.get(name))
+                fields[name] = inputs.as_trained(field, self.train.fields.get(name))
                 derived.add(length_name(name, field, self.config["collate"]))
         for name in self.predicts.inputs:
             if name not in fields and name not in derived:
@@ -431,7 +390,7 @@ class SavedRun:
                 what = f"has no field {name!r}, which the model takes; it has {has}"
                 fix = "name its fields as the training data has them, with the keys of input"
                 raise ConfigError(352, where, what, fix)
-        self._check_pixels(where, fields)
+        inputs.check_pixels(where, fields, self.train, self.augment, self.say)
         return fields
 
     def _inputs_of(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
@@ -439,29 +398,6 @@ class SavedRun:
         if not isinstance(self.objective, Predicts):
             return fields
         return {name: fields[name] for name in self.objective.inputs if name in fields}
-
-    def _check_pixels(self, where: str, fields: Mapping[str, Field]) -> None:
-        """Raise ConfigError C352 for pixels of another type than in training.
-
-        An augment that scales to floats takes integers by their white. It takes floats as they are,
-        and a note says so.
-        """
-        scaled: set[str] = set()
-        for _, part in flat_parts({"augment": self.augment}):
-            traits = traits_of(part)
-            scaled |= {*traits.normalized_fields, *traits.scaled_fields}
-        for name, field in fields.items():
-            trained = self.train.fields.get(name)
-            forms = _pixel_form(field), _pixel_form(trained)
-            if trained is None or None in forms or forms[0] == forms[1]:
-                continue
-            what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
-            if name not in scaled:
-                places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
-                fix = f"give {trained.dtype}: by your own Dataset ({places}), or a tensor in Python"
-                raise ConfigError(352, where, what, fix)
-            if "float" in forms:
-                self.say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
 
     def predicted(self, batch: Batch) -> Predictions:
         """Return what the model predicts for a batch as it gets it."""
@@ -494,13 +430,13 @@ class SavedRun:
             parts = [{name: part.to(self.device)} for part in images.split(self.batch_size)]
             inferred = ((self.predicted(part), None) for part in parts)
         else:
-            given = self.prepared(ImageInput(images, name))
+            given = self.prepared(inputs.ImageInput(images, name))
             batches = self.inferred(self.input_source(given))
             inferred = ((each.predictions, each.places) for each in batches)
         return [
             record
             for predictions, places in inferred
-            for record in as_dicts(predictions, places, self.classes)
+            for record in inputs.as_dicts(predictions, places, self.classes)
         ]
 
     def close(self) -> None:
@@ -531,16 +467,6 @@ def only_fields(block: Any, names: Container[str]) -> Any:
     return kept
 
 
-def _pixel_form(field: Field | None) -> str | None:
-    """Return how pixels are stored: ``uint8``, ``uint16`` or ``float``; None for no pixels."""
-    if field is None or field.kind == "labels":
-        return None
-    if field.dtype.startswith("float") or field.kind == "audio":
-        return "float"
-    is_image = len(field.shape) > 1 and field.kind not in CARRIED
-    return field.dtype if field.dtype in PIXELS and is_image else None
-
-
 def _image_size(field: Field | None) -> tuple[int, int] | None:
     """Return (height, width) of a field's images, or None if they have no size in common."""
     if field is None or field.channels is None:
@@ -569,7 +495,7 @@ def load(
         ConfigError: C105 for a class of a package that is not allowed.
     """
     changes: Config = {"parallel": ALONE, "device": device}
-    return open_run(Path(run), as_prefixes(allow_targets), str(weights), changes)
+    return open_run(Path(run), targets.as_prefixes(allow_targets), str(weights), changes)
 
 
 def open_run(
@@ -589,15 +515,15 @@ def open_run(
         ConfigError: C105 or C106 for a configuration that may not be called.
     """
     saved = read_config(run_dir)
-    config = with_folds(with_functions({**saved.config, **(changes or {})}))
+    config = targets.completed({**saved.config, **(changes or {})})
     used = (*USED_PARTS, "data", "order", "metrics")
-    check_targets({name: config.get(name) for name in used}, allowed)
+    targets.check_targets({name: config.get(name) for name in used}, allowed)
     return SavedRun(run_dir, config, allowed, weights, saved, say)
 
 
 def _source_of(data: Config, given: Any) -> Config:
     """Return the block of a source that reads ``given``: the run's own if the format fits."""
-    own, makes = data["source"], makes_data(data)
+    own, makes = data["source"], targets.makes_data(data)
     choice: str | None = None
     if not isinstance(given, str):
         choice = "dataset" if "_target_" in given and not makes else None

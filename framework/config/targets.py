@@ -1,4 +1,7 @@
-"""Check what a configuration calls, and with which arguments, before torch is imported."""
+"""Check what a configuration calls, and with which arguments, before torch is imported.
+
+The files in ``CONF`` list what of this package may be called.
+"""
 
 import ast
 import importlib.util
@@ -10,11 +13,18 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from framework.config.paths import CONF
 from framework.errors import ConfigError, did_you_mean
 from framework.system.user_code import raise_if_user_error
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
+_PACKAGE = Path(__file__).parent.parent
+ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent  # in a wheel, or a checkout
+CONF = ROOT / "conf"
+# Suffixes of the files that are stores, by their writers.
+SUFFIXES = {
+    "framework.store.hdf5_store.HDF5Writer": ".h5",
+    "framework.store.lmdb_store.LMDBWriter": ".lmdb",
+}
 LAYERS = {"torch.nn": "torch.nn.modules"}
 METRICS = ("classification", "detection", "regression", "segmentation")
 # Packages whose classes a place takes, by the module that lists them.
@@ -32,7 +42,6 @@ BY_NAME = ("metrics", "sink", "watchers")  # places of several blocks by name
 IN_DATA = {"source": "data", "writer": "output", "val_transform": "transform"}
 OURS = "framework."
 SPECIAL = ("_target_", "_args_", "_partial_")
-STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
 UNFOLDED: dict[str, Any] = dict.fromkeys(("fold", "folds", "fold_by"))  # for all records
 # Functions and classes of other libraries that only build a model.
@@ -71,11 +80,8 @@ def static_signature(target: str) -> Signature | None:
 
 @cache
 def _module_path(parts: tuple[str, ...], folder: str) -> Path | None:
-    """Return the file of a module. The import system looks up only the top package, unrun.
-
-    It looks in ``folder`` last, which is on the path only once the user allows packages there.
-    """
-    try:
+    """Return the file of a module, without running its package."""
+    try:  # the folder comes last, which is on the path only once the user allows packages there
         spec = importlib.util.find_spec(parts[0]) or PathFinder.find_spec(parts[0], [folder])
     except (ImportError, ValueError):
         return None
@@ -104,26 +110,22 @@ def _find(path: Path, name: str) -> Signature | None:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return _of_arguments(node.args)
         if isinstance(node, ast.ClassDef) and node.name == name:
-            return _of_class(path, node)
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+                    names, is_open = _of_arguments(item.args)
+                    return Signature(names[1:], is_open)
+            if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+                fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+                return Signature(tuple(map(ast.unparse, fields)), open=False)
+            if not node.bases:
+                return Signature((), open=False)
+            if len(node.bases) == 1 and isinstance(node.bases[0], ast.Name):
+                return _find(path, node.bases[0].id)
+            return None
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:  # defined in that module
                     return static_signature(f"{node.module}.{alias.name}")
-    return None
-
-
-def _of_class(path: Path, node: ast.ClassDef) -> Signature | None:
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            names, is_open = _of_arguments(item.args)
-            return Signature(names[1:], is_open)
-    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
-        fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
-        return Signature(tuple(map(ast.unparse, fields)), open=False)
-    if not node.bases:
-        return Signature((), open=False)
-    if len(node.bases) == 1 and isinstance(node.bases[0], ast.Name):
-        return _find(path, node.bases[0].id)
     return None
 
 
@@ -133,7 +135,7 @@ def _of_arguments(arguments: ast.arguments) -> Signature:
 
 
 def _classes_of(module: str) -> frozenset[str]:
-    """Return the names of classes in a module's ``__all__``, none if it is not installed."""
+    """Return the classes in a module's ``__all__``; none if it is not installed."""
     path = _module_path(tuple(module.split(".")), os.getcwd())
     if path is None:
         return frozenset()
@@ -159,7 +161,7 @@ def is_from_folder(target: Any) -> bool:
 def secured(where: str, block: Config, allowed: Sequence[str]) -> Config:
     """Return the block of a model of another library, with the arguments that make it safe.
 
-    Whoever allows the package on the command line may do anything with it.
+    A package that is allowed on the command line may do anything.
 
     Raises:
         ConfigError: C302 for an argument that downloads, unpickles or executes something, C303 for
@@ -240,7 +242,6 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
 
 @cache
 def _names(place: str) -> frozenset[str]:
-    """Return what a kind of block may call, of ours and of installed libraries."""
     texts = [path.read_text(encoding="utf-8") for path in (CONF / place).glob("*.yaml")]
     names = {name for text in texts for name in TARGET.findall(text)}
     if place != "output":
@@ -336,37 +337,34 @@ def data_name(given: Any) -> str:
     return str(given)
 
 
-def _with_function(block: Config, key: str) -> Config:
-    """Return a block in which the name of a function at ``key`` is a block that names it."""
-    if not isinstance(block.get(key), str):
-        return block
-    return {**block, key: {"_target_": block[key], "_partial_": True}}
+def completed(config: Config) -> Config:
+    """Return a configuration with what its options imply.
 
-
-def with_functions(config: Config) -> Config:
-    """Return a configuration whose ``data.collate`` is a block, if it names a function."""
+    A function that ``data.collate`` names becomes a block, and folds of the training data validate.
+    """
     data = config["data"]
-    if not makes_data(data):
-        return config
-    return {**config, "data": {**data, "source": _with_function(data["source"], "collate")}}
-
-
-def with_added(block: Config) -> Config:
-    """Return the block of an input whose ``add`` is a block, if it names a function."""
-    return _with_function(block, "add") if block.get("_target_") == STORE_INPUT else block
-
-
-def with_folds(config: Config) -> Config:
-    """Return a configuration that validates on the training data, if that is cut into folds."""
+    if makes_data(data) and isinstance(name := data["source"].get("collate"), str):
+        data = {**data, "source": {**data["source"], "collate": function_block(name)}}
     if config["folds"] is None:
-        return config
-    data = {**config["data"], "val": config["data"]["train"]}
-    prepare = config["prepare"]
-    if prepare:
-        prepare = {split: block for split, block in prepare.items() if split != "val"}
-    return {**config, "data": data, "prepare": prepare}
+        return {**config, "data": data}
+    prepare = {split: own for split, own in (config["prepare"] or {}).items() if split != "val"}
+    return {**config, "data": {**data, "val": data["train"]}, "prepare": prepare or None}
+
+
+def function_block(name: str) -> Config:
+    """Return the block that passes a function on, and does not call it."""
+    return {"_target_": name, "_partial_": True}
 
 
 def as_prefixes(packages: Sequence[str]) -> tuple[str, ...]:
     """Return package names as prefixes: ``mypkg`` allows ``mypkg.Net``, but not ``mypkg2.Net``."""
     return tuple(name if name.endswith(".") else f"{name}." for name in packages if name)
+
+
+def is_below(path: str) -> bool:
+    """Return whether a path lies below the present folder, with links followed."""
+    place = os.path.abspath(path)
+    # ``outputs`` may be a link of the user's to a larger disk
+    is_output = place.startswith(os.path.join(os.getcwd(), "outputs", ""))
+    inside = os.path.realpath(place).startswith(os.path.join(os.path.realpath("."), ""))
+    return is_output or inside

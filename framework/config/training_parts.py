@@ -1,9 +1,12 @@
-"""Build what trains: the model, tried on a few records, and all that the Trainer runs with."""
+"""Build what trains: the model, tried on a few records, and all that the Trainer runs with.
+
+``make_trainer`` is the shortest way from Python: ready DataLoaders, on one device.
+"""
 
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -12,37 +15,37 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from framework.config import preflight, resume
+from framework.config import build, resume
 from framework.config.assemble import Assembly, fused, fuses_by_default
 from framework.config.auto import wrong_channels
-from framework.config.build import build, build_schedule
+from framework.config.build import NUM_SAMPLES, ModelTrial
 from framework.config.init_weights import DIGEST, folder_note, load_teacher, start_from_weights
-from framework.config.preflight import NUM_SAMPLES, ModelTrial
 from framework.config.schema import seconds_of
-from framework.config.targets import Config, is_from_folder
+from framework.config.targets import is_from_folder
+from framework.contracts import training
 from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.class_labels import KnowsLabelRange
-from framework.contracts.data import Source
-from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.records import LABEL
-from framework.contracts.training import (
-    Objective,
-    RunContext,
-    Sink,
-    Watcher,
-)
+from framework.contracts.data import Source, SourceContext
+from framework.contracts.loader import Clock, Loader, LoaderContext
+from framework.contracts.parallel import Precision
+from framework.contracts.records import LABEL, notes_of
 from framework.data.dali import DALISource
-from framework.data.dataloader import LoaderSource
+from framework.data.dataloader import LoaderSource, loader_source
 from framework.data.source import StoreSource
-from framework.errors import ConfigError, PacelineError, ResourceError, words_of
+from framework.errors import ConfigError, PacelineError, ResourceError, say, words_of
+from framework.loader.plain import PlainLoader
+from framework.measure.clock import make_clock
 from framework.media.decode import colored
 from framework.objective.own_loss import OwnLoss
+from framework.order.batches import Order
 from framework.parallel.ddp import warm_up_ddp
+from framework.parallel.none import NoParallel
+from framework.precision.fp32 import FP32
+from framework.schedule.constant import Constant
 from framework.schedule.plateau import Plateau
 from framework.sink.base import TolerantSink
 from framework.store.store_facts import is_number
 from framework.system.rng import kept_generators
-from framework.system.user_code import needed
 from framework.train import parameter_groups, watching
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
@@ -51,6 +54,7 @@ from framework.train.objective_state import ObjectiveState, evaluating, untouche
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
 from framework.train.weights import Average, Freeze, freeze_layers, start_from_data
+from framework.transform.none import NoTransform
 
 if TYPE_CHECKING:
     from framework.train.torch_metrics import TorchMetrics
@@ -71,10 +75,13 @@ def training_parts(
         ConfigError: C118 if the model or the augmentation does not fit the data.
     """
     config, parallel = assembly.config, assembly.parallel
-    objective: Objective = assembly.build("objective")
+    objective: training.Objective = assembly.build("objective")
     load_teacher(objective)
     owned = ObjectiveState(objective, parallel, assembly.say)
-    owned.check(_refusal(assembly))
+    refusal = parallel.objective_refusal  # why the objective can own nothing; None if it can
+    if assembly.captures:
+        refusal = refusal or "a captured step does not run its Python"
+    owned.check(refusal)
     precision: Precision = assembly.build("precision", device=assembly.device)
     with untouched(objective):  # records that it sees before training leave no trace
         model, thaws, trial = _model(assembly, objective, precision)
@@ -85,14 +92,16 @@ def training_parts(
     if is_cut and isinstance(objective, OwnLoss) and objective.unknown_mean:
         raise objective.unknown_mean  # several passes or ranks would not learn what one does
     _check_labels(assembly, objective)
-    metrics = make_metrics(
+    metrics = build.make_metrics(
         config, assembly.allowed, parallel, assembly.say, source.manifest.classes
     )
     if metrics is not None:
-        trial = try_metrics(metrics, trial)
+        trial = build.try_metrics(metrics, trial)
     optimizer = _optimizer(assembly, model, owned)
     warmup_steps = assembly.effective.get("warmup_steps")
-    schedule, setter = build_schedule(config["schedule"], assembly.allowed, optimizer, warmup_steps)
+    schedule, setter = build.build_schedule(
+        config["schedule"], assembly.allowed, optimizer, warmup_steps
+    )
     if isinstance(schedule, Plateau) and assembly.val is None:
         where = f"schedule = {config['schedule']['_target_']}"
         what = "follows a metric of validation, and there is no validation data"
@@ -128,9 +137,8 @@ def training_parts(
         recorder = CudaRecorder(assembly.device)
     if config["freeze"]:
         rewrap = partial(_rewrapped, assembly, objective, precision)
-        freeze = Freeze(
-            parallel.unwrap(model), thaws, parameter_groups.thaws_of(config["freeze"]), rewrap
-        )
+        times = parameter_groups.thaws_of(config["freeze"])
+        freeze = Freeze(parallel.unwrap(model), thaws, times, rewrap)
     parts = Parts(
         plan=TrainPlan(
             epochs=config["epochs"],
@@ -172,19 +180,110 @@ def training_parts(
                 continue
             if val_source.context.transform.size is None:
                 val_source.sample(NUM_SAMPLES)  # D107 for images of different sizes
-        _try_smallest(assembly, parts)
-        if owned.is_there:
-            _try_objective(assembly, parts, owned)
+        with ExitStack() as stack:  # for passes that change no generator, and compile nothing
+            stack.enter_context(kept_generators(assembly.device))
+            if config["compile"]:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(precision.autocast())
+            _try_smallest(assembly, parts)
+            if owned.is_there:
+                _try_objective(assembly, parts, owned, refusal)
+        parts.switch_to_training()
     _warm_up(assembly, model, objective, precision)
     return parts
 
 
+def make_trainer(
+    model: nn.Module,
+    objective: training.Objective,
+    optimizer: torch.optim.Optimizer,
+    *,
+    train: Iterable[Any],
+    val: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+    epochs: int,
+    fields: Sequence[str] | None = None,
+    num_batches: int | None = None,
+    schedule: training.Schedule | None = None,
+    device: torch.device | None = None,
+    seed: int = 0,
+    metrics: Mapping[str, Any] | None = None,
+    best: watching.Goal | None = None,
+    watchers: Mapping[str, training.Watcher] | None = None,
+    say: Callable[[str], None] = say,
+) -> Trainer:
+    """Return a Trainer over the batches of a DataLoader. It saves nothing.
+
+    Args:
+        model: The model, on ``device``.
+        objective: The loss and the metrics.
+        optimizer: Over the parameters of ``model``.
+        train: A DataLoader or another iterable of batches: dicts, dataclasses or tuples.
+        val: The same for validation, or several by name, or None.
+        epochs: How long to train.
+        fields: The names of a tuple's values.
+        num_batches: Batches of an epoch, if ``train`` has no length.
+        schedule: Of the learning rate; None: it stays as the optimizer has it.
+        device: Where ``model`` is; None: the CPU.
+        seed: Decides the order of a DataLoader that shuffles.
+        metrics: Metrics of TorchMetrics by name, for the validation.
+        best: The metric that says which validation is best; None: the objective says it.
+        watchers: Objects by name that look at the training, and may end it, such as ``EarlyStop``.
+        say: Prints what is not promised for such batches.
+
+    Raises:
+        ConfigError: C232, C234 or C235; DataError: D109, D230, D233 or D235, as ``loader_source``.
+    """
+    device = device or torch.device("cpu")
+    clock = make_clock(device, True)
+    val_clock = make_clock(device, True)
+
+    def loader(data: Iterable[Any], loader_clock: Clock, training: bool) -> PlainLoader:
+        order = partial(Order, batch_size=0)
+        context = SourceContext(order, NoTransform(), training=training, seed=seed)
+        source = loader_source(data, fields, num_batches if training else None, context=context)
+        for note in notes_of(source):
+            say(f"note: {note}")
+        own = LoaderContext(source, device, lambda batch, _: batch, loader_clock)
+        return PlainLoader(pin_memory=True, context=own)
+
+    val_loader: Loader | Mapping[str, Loader] | None = None
+    if isinstance(val, Mapping):
+        val_loader = {name: loader(data, val_clock, training=False) for name, data in val.items()}
+    elif val is not None:
+        val_loader = loader(val, val_clock, training=False)
+    parallel = NoParallel(device=device)
+    of_predictions = None
+    if metrics:
+        from framework.train.torch_metrics import TorchMetrics  # noqa: PLC0415  # an extra
+
+        of_predictions = TorchMetrics(metrics, parallel, say)
+    return Trainer(
+        Parts(
+            plan=TrainPlan(epochs=epochs),
+            model=model,
+            objective=objective,
+            optimizer=optimizer,
+            schedule=schedule or Constant(),
+            train=loader(train, clock, training=True),
+            val=val_loader,
+            parallel=parallel,
+            precision=FP32(tf32=True, device=device),
+            clock=clock,
+            val_clock=val_clock,
+            metrics=of_predictions,
+            best=best,
+            watching=watching.Watching(watchers or {}, parallel),
+            say=say,
+        )
+    )
+
+
 def _model(
-    assembly: Assembly, objective: Objective, precision: Precision
+    assembly: Assembly, objective: training.Objective, precision: Precision
 ) -> tuple[nn.Module, parameter_groups.Thaws, ModelTrial]:
     """Build the model, try it on a few records, freeze layers, and wrap it for its ranks.
 
-    Return it, when its frozen parameters thaw, and what the validation of these records gives.
+    Return it with the times at which its frozen parameters thaw, and the trial.
     """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     assembly.notes.clear()
@@ -197,11 +296,11 @@ def _model(
     if config["channels_last"]:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
     with kept_generators(assembly.device):
-        preflight.try_augment(config, assembly.augment, sample, assembly.allowed)
+        build.try_augment(config, assembly.augment, sample, assembly.allowed)
     try:
         with precision.autocast():
             records = _at_home(assembly, sample)
-            trial = preflight.check_fit(model, objective, records, config, assembly.allowed)
+            trial = build.check_fit(model, objective, records, config, assembly.allowed)
     except ConfigError as error:
         why = wrong_channels(config, assembly.train_source, words_of(error.__cause__ or error))
         raise why or error from error.__cause__
@@ -218,13 +317,7 @@ def _model(
     return model, thaws, trial
 
 
-def _refusal(assembly: Assembly) -> str | None:
-    """Return why an objective can own nothing; None if it can."""
-    captured = "a captured step does not run its Python"
-    return assembly.parallel.objective_refusal or (captured if assembly.captures else None)
-
-
-def _check_labels(assembly: Assembly, objective: Objective) -> None:
+def _check_labels(assembly: Assembly, objective: training.Objective) -> None:
     """Check the labels of a store at once, and let the loaders check those of batches. D195."""
     allowed = objective.label_range if isinstance(objective, KnowsLabelRange) else None
     if allowed is None:
@@ -244,7 +337,7 @@ def _check_labels(assembly: Assembly, objective: Objective) -> None:
 
 
 def _rewrapped(
-    assembly: Assembly, objective: Objective, precision: Precision, wrapped: nn.Module
+    assembly: Assembly, objective: training.Objective, precision: Precision, wrapped: nn.Module
 ) -> nn.Module:
     """Wrap a model anew for its ranks after layers have thawed, if that needs it."""
     anew = assembly.parallel.rewrap(wrapped)
@@ -256,7 +349,7 @@ def _rewrapped(
 
 
 def _at_home(assembly: Assembly, records: Batch) -> Batch:
-    """Return records, augmented as in validation, where the model was built."""
+    """Return records as the model gets them in validation, where the model was built."""
     batch = move(_augmented(assembly, records), assembly.parallel.home)
     if assembly.parallel.home != assembly.device:  # where nothing casts as the precision does
         half = (torch.float16, torch.bfloat16)
@@ -266,12 +359,12 @@ def _at_home(assembly: Assembly, records: Batch) -> Batch:
 
 def _augmented(assembly: Assembly, sample: Batch) -> Batch:
     """Augment records as in validation. ConfigError C118."""
-    with preflight.fits("augment", assembly.config, sample, assembly.allowed):
+    with build.fits("augment", assembly.config, sample, assembly.allowed):
         return assembly.augmenter(training=False)(move(sample, assembly.device), 0)
 
 
 def _warm_up(
-    assembly: Assembly, model: nn.Module, objective: Objective, precision: Precision
+    assembly: Assembly, model: nn.Module, objective: training.Objective, precision: Precision
 ) -> None:
     """Take a pass over as many records as this rank's share of a micro-batch, if DDP needs one."""
     order, num_ranks = assembly.train_source.order, assembly.parallel.world_size
@@ -284,10 +377,7 @@ def _warm_up(
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:
-    """Compile the model at its first call. ResourceError R105 without a compiler.
-
-    torch would say so in a hundred lines, in the first step.
-    """
+    """Compile the model at its first call. ResourceError R105 without a compiler."""
     variable, *names = ["CC", "gcc", "clang"]
     if device.type == "cpu":
         variable, *names = ["CXX", "g++", "clang++"]
@@ -320,7 +410,7 @@ def _optimizer(
         params = [{"params": params, parameter_groups.NAME: "model"}, own]
     if owned.weights:
         assembly.notes.append(owned.note)
-    optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=params)
+    optimizer: torch.optim.Optimizer = build.build("optim", block, assembly.allowed, params=params)
     parameter_groups.check_options(optimizer, chosen)
     for group in optimizer.param_groups:
         group["lr"] *= assembly.scaling.factor
@@ -335,59 +425,48 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
     """
     config = assembly.config
     num_steps = min(config["max_steps"] or math.inf, config["epochs"] * assembly.train.num_steps)
-    with _trial(assembly, parts):
-        for split, source in assembly.sources.items():
-            if isinstance(source, LoaderSource):
-                continue
-            model, order, mode = parts.model, source.order, nullcontext()
-            whole, short = order.smallest_batches
-            where = f"data.{split}, batch_size = {order.batch_size}"
-            of_short = where, f"choose another val_batch_size, for {order.num_places} records"
-            if split == "train":
-                parts.switch_to_training()
-                if num_steps < order.num_steps and order.cuts is None:
-                    short = 0  # the run ends before
-                fix = "set last=drop, or last=wrap" if whole else "set last=wrap"
-                of_short = f"last = {order.last}", fix
-            else:
-                model = parts.parallel.unwrap(model).eval()
-                mode = evaluating(parts.objective)
-            tried: dict[int, tuple[str, str]] = {}
-            if short:
-                tried[order.smallest_pass(short)] = of_short
-            if whole:
-                fix = "raise it, or lower accumulate or the number of ranks"
-                tried[order.smallest_pass(whole)] = (where, fix)
-            few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
-            with untouched(parts.objective), mode:
-                read = partial(_few, assembly, source)
-                preflight.try_smallest(model, parts.objective, read, few)
-    parts.switch_to_training()
+    for split, source in assembly.sources.items():
+        if isinstance(source, LoaderSource):
+            continue
+        model, order, mode = parts.model, source.order, nullcontext()
+        whole, short = order.smallest_batches
+        where = f"data.{split}, batch_size = {order.batch_size}"
+        of_short = where, f"choose another val_batch_size, for {order.num_places} records"
+        if split == "train":
+            parts.switch_to_training()
+            if num_steps < order.num_steps and order.cuts is None:
+                short = 0  # the run ends before
+            fix = "set last=drop, or last=wrap" if whole else "set last=wrap"
+            of_short = f"last = {order.last}", fix
+        else:
+            model = parts.parallel.unwrap(model).eval()
+            mode = evaluating(parts.objective)
+        tried: dict[int, tuple[str, str]] = {}
+        if short:
+            tried[order.smallest_pass(short)] = of_short
+        if whole:
+            fix = "raise it, or lower accumulate or the number of ranks"
+            tried[order.smallest_pass(whole)] = (where, fix)
+        few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
+        with untouched(parts.objective), mode:
+            build.try_smallest(model, parts.objective, partial(_few, assembly, source), few)
 
 
-def _trial(assembly: Assembly, parts: Parts) -> ExitStack:
-    """Return a context for passes that change no generator, and compile nothing."""
-    with ExitStack() as stack:
-        stack.enter_context(kept_generators(assembly.device))
-        if assembly.config["compile"]:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(parts.precision.autocast())
-        return stack.pop_all()
-
-
-def _try_objective(assembly: Assembly, parts: Parts, owned: ObjectiveState) -> None:
+def _try_objective(
+    assembly: Assembly, parts: Parts, owned: ObjectiveState, refusal: str | None
+) -> None:
     """Check what a pass in training mode makes and changes in an objective. ConfigError C392."""
     parts.switch_to_training()
     read = partial(_few, assembly, assembly.train_source)
-    with _trial(assembly, parts), untouched(parts.objective):
+    with untouched(parts.objective):
         # a step may succeed, unlike these passes without gradients
         with suppress(PacelineError):
-            preflight.try_smallest(parts.model, parts.objective, read, {NUM_SAMPLES: ("", "")})
+            build.try_smallest(parts.model, parts.objective, read, {NUM_SAMPLES: ("", "")})
         first = owned.check_called(parts.parallel.unwrap(parts.model))
-        if refusal := _refusal(assembly):
+        if refusal:
             with suppress(PacelineError):
                 few = {NUM_SAMPLES - 1: ("", "")}
-                preflight.try_smallest(parts.model, parts.objective, read, few)
+                build.try_smallest(parts.model, parts.objective, read, few)
             owned.check_unchanged(first, refusal)
 
 
@@ -397,14 +476,16 @@ def _few(assembly: Assembly, source: Source, count: int) -> Batch:
     return _augmented(assembly, taken(sample, torch.arange(count) % len(sample["index"])))
 
 
-def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
+def open_sinks(
+    stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path
+) -> list[training.Sink]:
     """Open the sinks of a run, on rank 0 only. ``stack`` closes them.
 
     A sink that fails later does not end the run.
     """
     if not assembly.leads:
         return []
-    run = RunContext(
+    run = training.RunContext(
         run_dir,
         trainer.total_steps,
         assembly.config["epochs"],
@@ -413,46 +494,19 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
         assembly.say,
         has_ended=lambda: bool(trainer.ended),
     )
-    sinks: list[Sink] = []
+    sinks: list[training.Sink] = []
     for name, block in (assembly.config.get("sink") or {}).items():
-        built: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
+        built: training.Sink = build.build(f"sink.{name}", block, assembly.allowed, run=run)
         sink = TolerantSink(built, assembly.say)
         stack.callback(sink.close)
         sinks.append(sink)
     return sinks
 
 
-def make_metrics(
-    config: Config,
-    allowed: Sequence[str],
-    parallel: Parallel,
-    say: Callable[[str], None],
-    classes: Sequence[str],
-) -> "TorchMetrics | None":
-    """Build the metrics that the configuration names; None without any. R112, C332."""
-    blocks = config.get("metrics") or {}
-    if not blocks:
-        return None
-    needed("torchmetrics", "metrics")
-    from framework.train.torch_metrics import TorchMetrics  # noqa: PLC0415  # an extra
-
-    built = {name: build(f"metrics.{name}", blocks[name], allowed) for name in blocks}
-    return TorchMetrics(built, parallel, say, classes)
-
-
-def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:
-    """Return the trial with the metrics of its predictions. ConfigError C332 if they do not fit."""
-    means = metrics.tried(trial.predictions)
-    if both := sorted({*means, *metrics.names} & {*trial.means, "step"}):
-        what = "is the name of a metric that the objective has already"
-        raise ConfigError(332, f"metrics.{both[0]}", what, "rename or remove it")
-    return trial._replace(means={**trial.means, **means})
-
-
 def make_goal(
     key: str,
     assembly: Assembly,
-    objective: Objective,
+    objective: training.Objective,
     trial: ModelTrial,
     metrics: "TorchMetrics | None",
 ) -> watching.Goal | None:
@@ -501,12 +555,12 @@ def make_watching(
 
     ConfigError C333 for an object that is no watcher, C334 for a state that cannot be saved.
     """
-    watchers: dict[str, Watcher] = {}
+    watchers: dict[str, training.Watcher] = {}
     for name, block in (assembly.config.get("watchers") or {}).items():
         watcher: Any = watching.Idle()
         if assembly.leads:
-            watcher = build(f"watchers.{name}", block, assembly.allowed)
-        if not isinstance(watcher, Watcher):
+            watcher = build.build(f"watchers.{name}", block, assembly.allowed)
+        if not isinstance(watcher, training.Watcher):
             what = f"makes an object of class {type(watcher).__name__}, which is no Watcher"
             fix = "inherit from framework.Watcher, and write the methods that you need"
             raise ConfigError(333, f"watchers.{name}", what, fix)

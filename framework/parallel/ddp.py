@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
@@ -14,13 +14,12 @@ from torch.utils.hooks import RemovableHandle
 from framework.contracts.batch import Batch
 from framework.contracts.parallel import Precision
 from framework.contracts.training import Objective
-from framework.errors import ConfigError, printable
+from framework.errors import ConfigError, listed
 from framework.parallel.group import RankGroup
 from framework.system.rng import kept_generators
 
 COMPRESS = ("none", "bf16")
 _NUMBERS = re.compile(r"did not receive grad for rank \d+:([ \d]*)")
-_MOST_NAMED = 4
 _engine: Any = torch.autograd.Variable._execution_engine  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
 
@@ -124,13 +123,12 @@ class DistributedParallel(RankGroup):
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module if isinstance(model, DistributedDataParallel) else model
 
-    def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        if isinstance(model, DistributedDataParallel) and not (last and self.syncs):
-            return model.no_sync()
-        return self._exchanging(model)
-
     @contextmanager
-    def _exchanging(self, model: nn.Module) -> Generator[None, None, None]:
+    def accumulate(self, model: nn.Module, last: bool) -> Generator[None]:
+        if isinstance(model, DistributedDataParallel) and not (last and self.syncs):
+            with model.no_sync():
+                yield
+            return
         with explained(model):
             try:
                 yield
@@ -139,7 +137,7 @@ class DistributedParallel(RankGroup):
 
 
 @contextmanager
-def explained(model: nn.Module) -> Generator[None, None, None]:
+def explained(model: nn.Module) -> Generator[None]:
     """Turn errors of DDP about parameters without gradients into ConfigError C146."""
     try:
         yield
@@ -191,10 +189,7 @@ def _trained(replica: DistributedDataParallel) -> dict[str, nn.Parameter]:
 
 
 def _without_gradient(names: Sequence[str]) -> ConfigError:
-    listed = ", ".join(names[:_MOST_NAMED]) or "some parameters"
-    if len(names) > _MOST_NAMED:
-        listed += f" and {len(names) - _MOST_NAMED} more"
-    unused = f"{printable(listed)}, which the loss does not use"
+    unused = f"{listed(names) or 'some parameters'}, which the loss does not use"
     fix = (
         "set parallel.static_graph=true if no step uses them, parallel.find_unused=true if some "
         "steps do, or name them in freeze"

@@ -4,7 +4,6 @@ Kept for comparison: ddp is faster, and synchronizes batch norm.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, final
 
 import torch
@@ -22,13 +21,8 @@ class _Replicas(nn.DataParallel[nn.Module]):
     ) -> list[Any]:
         if torch.is_autocast_enabled("cuda"):
             dtype = torch.get_autocast_dtype("cuda")
-            replicas = [partial(_autocast, replica, dtype) for replica in replicas]  # pyright: ignore[reportAssignmentType]
+            replicas = [torch.autocast("cuda", dtype)(replica) for replica in replicas]  # pyright: ignore[reportAssignmentType]
         return super().parallel_apply(replicas, inputs, kwargs)
-
-
-def _autocast(replica: nn.Module, dtype: torch.dtype, *inputs: Any, **kwargs: Any) -> Any:
-    with torch.amp.autocast("cuda", dtype):
-        return replica(*inputs, **kwargs)
 
 
 @final

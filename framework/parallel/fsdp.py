@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from framework.parallel.group import RankGroup
@@ -51,10 +52,14 @@ class ShardedParallel(RankGroup):
         model = self.trainable(model)
         self.share_start(model)
         mesh = init_device_mesh(self.device.type, (self.world_size,))
+        # A GPU waits in a stream, of which the host sees nothing. torch before 2.8 cannot be timed.
+        is_timed = self.device.type == "cpu" and "set_custom_all_gather" in vars(FSDPModule)
         for unit in (*self._units(model), model):
-            fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-            if self.device.type == "cpu":  # a GPU waits in a stream, of which the host sees nothing
-                _time(unit, self.exchange)
+            sharded = fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+            if is_timed:
+                sharded.set_custom_all_gather(inside(self.exchange, collectives.DefaultAllGather))
+                reduce = inside(self.exchange, collectives.DefaultReduceScatter)
+                sharded.set_custom_reduce_scatter(reduce)
         return model
 
     def _units(self, model: nn.Module) -> list[nn.Module]:
@@ -94,26 +99,15 @@ class ShardedParallel(RankGroup):
         return result
 
 
-def _time(unit: nn.Module, exchange: Exchange) -> None:
-    """Mark when a sharded module waits for other ranks, to gather weights or reduce gradients."""
-    if "set_custom_all_gather" not in vars(FSDPModule):  # before torch 2.8
-        return
-    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as own  # noqa: PLC0415
+def inside(exchange: Exchange, kind: Any) -> Any:
+    """Return an exchange of torch's that takes place inside ``exchange``. ``kind`` is its class."""
 
-    assert isinstance(unit, FSDPModule)
-    unit.set_custom_all_gather(timed(own.DefaultAllGather, exchange)())
-    unit.set_custom_reduce_scatter(timed(own.DefaultReduceScatter, exchange)())
-
-
-def timed(kind: Any, exchange: Exchange) -> Any:
-    """Return the class of an exchange of torch, which now takes place inside ``exchange``."""
-
-    class InsideExchange(kind):
+    class Inside(kind):
         def __call__(self, *tensors: Any, **options: Any) -> Any:
             with exchange:
                 return super().__call__(*tensors, **options)
 
-    return InsideExchange
+    return Inside()
 
 
 def _gathered(node: Any) -> Any:

@@ -84,7 +84,7 @@ class Peer(NamedTuple):
     descriptor: int
 
     def notes(self) -> bytes:
-        """Return the notes of a rank of this host, and b"" if it has ended."""
+        """Return the notes of this rank of our host, and b"" if it has ended."""
         with suppress(OSError):
             return Path(f"/proc/{self.pid}/fd/{self.descriptor}").read_bytes()
         return b""
@@ -101,24 +101,19 @@ class Peer(NamedTuple):
                 os.kill(self.pid, number)
 
 
-class OwnNotes(NamedTuple):
-    state: Any  # its first byte says what this process does
-    descriptor: int  # for what follows
-
-
 _peers: list[Peer] = []
 _useless: list[Peer] = []  # ranks of this host that would never end by themselves
 
 
 @cache
-def own_notes() -> OwnNotes:
-    """Begin the notes of this process."""
+def own_notes() -> tuple[Any, int]:
+    """Begin the notes of this process. Return its state, one byte, and the descriptor for lines."""
     if not hasattr(os, "memfd_create"):
-        return OwnNotes(bytearray(1), -1)
+        return bytearray(1), -1
     descriptor = os.memfd_create("paceline-rank")
     os.write(descriptor, bytes([WORKS]))
     faulthandler.register(signal.SIGUSR2, descriptor)
-    return OwnNotes(mmap.mmap(descriptor, 1), descriptor)
+    return mmap.mmap(descriptor, 1), descriptor
 
 
 def own_peer() -> str:
@@ -126,7 +121,7 @@ def own_peer() -> str:
     host = socket.gethostname()
     with suppress(OSError):
         host += f" {os.readlink('/proc/self/ns/pid')}"  # containers have process ids of their own
-    return json.dumps(Peer(host, os.getpid(), own_notes().descriptor))
+    return json.dumps(Peer(host, os.getpid(), own_notes()[1]))
 
 
 def set_peers(texts: Sequence[bytes]) -> None:
@@ -143,35 +138,13 @@ def hung_rank(error: BaseException, rank: int, timeout_s: float) -> HungRankErro
         return None  # the ranks have not met
     timed_out = re.search("timed? ?out", str(error), re.IGNORECASE) is not None
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    own = "".join(f'  File "{at.filename}", line {at.lineno} in {at.name}\n' for at in frames)
+    lines = "".join(f'  File "{at.filename}", line {at.lineno} in {at.name}\n' for at in frames)
     state, descriptor = own_notes()
-    os.write(descriptor, own.encode())
+    os.write(descriptor, lines.encode())
     state[0] = TIMED_OUT if timed_out else CUT_OFF
-    texts = {rank: own}
+    texts = {rank: lines}
     hung: dict[int, str] = {}  # how each rank hangs that does not come to an exchange
-    waited = {rank: _line(own)}  # where each other rank waited
-    timed_out |= _look_here(rank, texts, hung, waited)
-    state[0] = KNOWS
-    if not timed_out or not hung:
-        _useless.clear()  # a rank was lost instead
-        return None
-    hangs = ", ".join(dict.fromkeys(hung.values()))  # ranks often hang alike
-    ranks_at: dict[str, list[int]] = {}
-    for other, line in sorted(waited.items()):
-        ranks_at.setdefault(line, []).append(other)
-    waits = "; ".join(f"{_named(ranks)} at {line}" for line, ranks in ranks_at.items())
-    what = f"{hangs}, while the others waited {timeout_s:g} s ({waits})"
-    fix = "correct that, or raise parallel.timeout_s if it only takes longer"
-    fault = HungRankError(103, _named(sorted(hung)), what, fix)
-    fault.rank = min(hung)
-    fault.add_note("\n".join(f"rank {other}:\n{text}" for other, text in sorted(texts.items())))
-    return fault
-
-
-def _look_here(
-    rank: int, texts: dict[int, str], hung: dict[int, str], waited: dict[int, str]
-) -> bool:
-    """Add the ranks of this host. Return whether one of them waited for as long as it may."""
+    waited = {rank: _line(lines)}  # where each other rank waited
     host = _peers[rank].host
     others = {n: peer for n, peer in enumerate(_peers) if peer.host == host and n != rank}
     end = time.monotonic() + PATIENCE_S
@@ -197,7 +170,22 @@ def _look_here(
         else:
             waited[n] = _line(texts[n])
     _useless[:] = busy.values()
-    return any(notes[0] == TIMED_OUT for notes in before.values())
+    timed_out |= any(notes[0] == TIMED_OUT for notes in before.values())
+    state[0] = KNOWS
+    if not timed_out or not hung:
+        _useless.clear()  # a rank was lost instead
+        return None
+    hangs = ", ".join(dict.fromkeys(hung.values()))  # ranks often hang alike
+    ranks_at: dict[str, list[int]] = {}
+    for other, line in sorted(waited.items()):
+        ranks_at.setdefault(line, []).append(other)
+    waits = "; ".join(f"{_named(ranks)} at {line}" for line, ranks in ranks_at.items())
+    what = f"{hangs}, while the others waited {timeout_s:g} s ({waits})"
+    fix = "correct that, or raise parallel.timeout_s if it only takes longer"
+    fault = HungRankError(103, _named(sorted(hung)), what, fix)
+    fault.rank = min(hung)
+    fault.add_note("\n".join(f"rank {other}:\n{text}" for other, text in sorted(texts.items())))
+    return fault
 
 
 def _line(text: str) -> str:

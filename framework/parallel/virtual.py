@@ -92,7 +92,7 @@ class VirtualParallel(RankGroup):
         return model
 
     @contextmanager
-    def accumulate(self, model: nn.Module, last: bool) -> Generator[None, None, None]:
+    def accumulate(self, model: nn.Module, last: bool) -> Generator[None]:
         step = self._step or _Step(model, self.virtual_ranks)
         self._step = None  # a pass that fails ends its step
         step.begin(self._parts[step.num_passes])
@@ -132,7 +132,8 @@ class _Step:
         self._part = 0
         self._parameters = [own for own in model.parameters() if own.requires_grad]
         self._start = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        self._versions = self._current_versions()
+        # torch's own count of changes in place
+        self._versions = [own._version for own in model.parameters()]  # noqa: SLF001
         self._used = [False] * len(self._parameters)  # by a part of this rank
         self._sum = PairwiseSum()
         # The same seed on all ranks, which draw nothing else between steps.
@@ -165,26 +166,35 @@ class _Step:
                 self._used[number] = True
                 gradients.append(parameter.grad.to_dense())
                 parameter.grad = None
-        buffers = zip(_reals(self._model.buffers()), _reals(self._start.values()), strict=True)
-        values = [self._value(buffer, start) for buffer, start in buffers]
+        values: list[Tensor] = []
+        starts = _reals(self._start.values())
+        for buffer, start in zip(_reals(self._model.buffers()), starts, strict=True):
+            # An unchanged buffer stays as it is, since it may hold infinite constants.
+            values.append((buffer != start).any().to(torch.float32))  # without synchronizing
+            if buffer.is_floating_point():
+                values.append(buffer)
+            else:
+                # Integers cannot be averaged: all ranks take the change that the first part made,
+                # which is exact up to 24 bits.
+                weight = 0 if self._part > 0 else self._count
+                values.append((buffer.long() - start.long()).to(torch.float32) * weight)
         reals = _reals(gradients)
         tensors = (*reals, flags.to(reals[0].dtype), *values)
         # Divide before the sum, which could overflow.
         self._sum.add(torch.cat([own.flatten() for own in tensors]).div_(self._count))
         self.num_passes += 1
 
-    def _current_versions(self) -> list[int]:
-        # torch's own count of changes in place
-        return [parameter._version for parameter in self._model.parameters()]  # noqa: SLF001
-
     def _check(self) -> None:
         """Check that the next part, and the other ranks, find the model as the step found it.
 
         ConfigError C146 if the forward pass changed a weight or the set of buffers.
         """
-        names = [name for name, _ in self._model.named_parameters()]
-        versions = zip(names, self._current_versions(), self._versions, strict=True)
-        faults = [f"changes {name}" for name, now, before in versions if now != before]
+        weights = zip(self._model.named_parameters(), self._versions, strict=True)
+        faults = [
+            f"changes {name}"
+            for (name, own), version in weights
+            if own._version != version  # noqa: SLF001
+        ]
         now = {name: (own.shape, own.dtype) for name, own in self._model.named_buffers()}
         before = {name: (own.shape, own.dtype) for name, own in self._start.items()}
         differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
@@ -193,18 +203,6 @@ class _Step:
             what = f"forward {faults[0]}, which parts of a batch cannot share"
             fix = "set parallel=none, or leave them alone (as an Embedding without max_norm does)"
             raise ConfigError(146, "model", what, fix)
-
-    def _value(self, buffer: Tensor, start: Tensor) -> Tensor:
-        """Return a flag that says whether the buffer changed, and the values to average.
-
-        An unchanged buffer stays as it is, since it may hold infinite constants. Integers cannot be
-        averaged: all ranks take the change that the first part made, which is exact up to 24 bits.
-        """
-        changed = (buffer != start).any().reshape(1).to(torch.float32)  # without synchronizing
-        if buffer.is_floating_point():
-            return torch.cat([changed, buffer.flatten()])
-        change = (buffer.long() - start.long()).to(torch.float32).flatten()
-        return torch.cat([changed, change * (0 if self._part > 0 else self._count)])
 
     @torch.no_grad()
     def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:

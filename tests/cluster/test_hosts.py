@@ -205,7 +205,7 @@ def test_a_host_that_waits_alone_says_whom_it_waits_for(tmp_path, dataset):
             sys.executable,
             "-c",
             (
-                "import framework.parallel.meeting as h; h.MEET_S = 1; "
+                "import framework.parallel.start_ranks as h; h.MEET_S = 1; "
                 "from framework.main import main; main()"
             ),
         ]

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from framework.config.assemble import (
+    check_agreement,
+    code_digest,
     find_device,
     fused,
     fuses,
     fuses_by_default,
     graph_refusal,
 )
-from framework.config.preflight import check_agreement, code_digest
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource

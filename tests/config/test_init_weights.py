@@ -82,10 +82,7 @@ def test_what_is_skipped_stays_new_and_may_be_missing_or_more():
 
 @pytest.mark.parametrize(
     ("old", "new", "rename"),
-    [
-        ("fc.", "head.out.", {"head.out": "fc"}),
-        ("", "net.", {"net": ""}),
-    ],
+    [("fc.", "head.out.", {"head.out": "fc"}), ("", "net.", {"net": ""})],
     ids=["renamed", "prefix dropped"],
 )
 def test_names_are_changed_by_their_first_parts(old, new, rename):

@@ -3,8 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framework.config.prepare_data import input_of, packed_from_others, prepare
-from framework.config.targets import STORE_INPUT
+from framework.config.prepare_data import STORE_INPUT, input_of, packed_from_others, prepare
 from framework.errors import ConfigError
 from framework.input.digits_input import DigitsInput
 from framework.media.decode import encode_png

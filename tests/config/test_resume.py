@@ -7,15 +7,7 @@ import pytest
 import torch
 
 from framework.config.assemble import Assembly
-from framework.config.resume import (
-    FOLLOWS,
-    check_same,
-    ending,
-    followed,
-    learned,
-    restore,
-    validation_data,
-)
+from framework.config.resume import FOLLOWS, check_same, ending, learned, restore, validation_data
 from framework.config.targets import UNFOLDED
 from framework.config.training_parts import training_parts
 from framework.contracts.records import Field, Manifest
@@ -142,9 +134,10 @@ def test_nothing_written_in_another_way_is_no_difference():
 
 
 def test_validations_decide_what_is_learned_if_the_rate_follows_them():
-    assert followed(CONFIG, {"path": "a"}) == {}
-    plateau = {**CONFIG, "schedule": {"_target_": FOLLOWS}}
-    assert followed(plateau, {"path": "a"}) == {"validate_every": None, "validation.path": "a"}
+    val = {"records": 7}
+    assert learned(CONFIG, 8, MANIFEST, val) == of()
+    plateau = learned({**CONFIG, "schedule": {"_target_": FOLLOWS}}, 8, MANIFEST, val)
+    assert plateau.keys() - of().keys() == {"validate_every", "validation.records"}
 
 
 def test_no_text_is_kept_since_it_may_be_secret():

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from framework.contracts.span import Span
 from framework.diagnosis.facts import ItemFacts, LoaderFacts, PythonLine, ScriptFacts, Verdict, gain
 from framework.diagnosis.judge import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from framework.media.decode import encode_png
 from tests.cli.command import paceline
 from tests.contract.cases import pixels

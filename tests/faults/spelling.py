@@ -17,7 +17,7 @@ from functools import cache
 from omegaconf import OmegaConf
 
 from framework.cli.explain import known_choices, known_keys
-from framework.config.paths import CONF
+from framework.config.targets import CONF
 from framework.main import COMMANDS, run
 from tests.faults.lanes import Row, repeat
 

@@ -26,7 +26,7 @@ from framework.objective.classify import Classify
 from framework.objective.segment import confusion_of
 from framework.parallel.ddp import DistributedParallel, warm_up_ddp
 from framework.parallel.fsdp import ShardedParallel
-from framework.parallel.meeting import share_text
+from framework.parallel.start_ranks import share_text
 from framework.parallel.virtual import VirtualParallel
 from framework.precision.fp32 import FP32
 from framework.system.stopping import die_with_parent, leave, set_all
@@ -91,9 +91,8 @@ def options(_):
         torch.manual_seed(0)
         model = ranks.wrap(nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 1)))
         torch.manual_seed(RANK)
-        model(
-            torch.randn(4, 30)
-        ).square().mean().backward()  # the first pass learns a static graph, and must exchange
+        # the first pass learns a static graph, and must exchange
+        model(torch.randn(4, 30)).square().mean().backward()
         model.zero_grad()
         for number in range(2):
             with ranks.accumulate(model, number == 1):
@@ -275,7 +274,6 @@ def learn_mine(ranks, kind, first):
         "outputs": flat([outputs]),
         "gradients": gradients(inside),
         "buffers": flat(inside.buffers()),
-        "names": list(inside.state_dict()),
         "evaluated": flat([inside.eval()(mine)]),
     }
 
@@ -348,7 +346,7 @@ def sharded(_):
     torch.manual_seed(0)
     expected = flat(Blocks().parameters())
     torch.manual_seed(RANK)
-    model, names = Blocks(), {}
+    model = Blocks()
     names = {id(module): name for name, module in model.named_modules()}
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     units = []
@@ -390,9 +388,8 @@ def sharded(_):
     again = ranks.gather_state(
         {"model": model.state_dict(), "average": None, "optimizer": other.state_dict()}
     )
-    facts["comes_back"] = json.dumps(state, default=lambda value: value.tolist()) == json.dumps(
-        again, default=lambda value: value.tolist()
-    )
+    texts = [json.dumps(each, default=lambda value: value.tolist()) for each in (state, again)]
+    facts["comes_back"] = texts[0] == texts[1]
     ranks.close()
     return facts
 
@@ -402,11 +399,8 @@ class Drawing(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm, self.head, self.unused = (
-            nn.BatchNorm1d(2),
-            nn.Linear(2, 1),
-            nn.Parameter(torch.ones(3)),
-        )
+        self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(2, 1)
+        self.unused = nn.Parameter(torch.ones(3))
         self.turn = nn.Parameter(torch.polar(torch.ones(2), torch.tensor([0.5, 1.5])))
         self.seldom, self.large_sum = nn.Parameter(torch.ones(1)), torch.inf
         self.drawn = []

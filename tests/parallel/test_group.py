@@ -9,14 +9,18 @@ import sys
 import pytest
 import torch
 import torch.distributed
+from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 
 from framework.contracts.span import EXCHANGE, OWN
 from framework.errors import ConfigError
-from framework.parallel import meeting
-from framework.parallel.fsdp import timed
-from framework.parallel.group import RankGroup
-from tests.parallel.launching import ROOT, launched
+from framework.parallel import start_ranks
+from framework.parallel.fsdp import inside
+from framework.parallel.group import HostSyncBatchNorm, RankGroup, synchronized
+from framework.parallel.hang import Exchange
+from tests.fakes import CPU
+from tests.parallel.launching import ROOT, launched, of_two_ranks
+from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net
 
 
 @pytest.fixture
@@ -28,11 +32,11 @@ def alone(monkeypatch):
         "MASTER_PORT": "0",
     }.items():
         monkeypatch.setenv(name, value)
-    meeting.meet.cache_clear()
+    start_ranks.meet.cache_clear()
     group = RankGroup("ddp", 10.0, False, torch.device("cpu"))
     yield group
     group.close()
-    meeting.meet.cache_clear()
+    start_ranks.meet.cache_clear()
 
 
 def test_a_rank_alone_talks_to_itself(alone):
@@ -53,10 +57,10 @@ def test_gathering_and_reducing_are_marked_and_do_what_they_did(alone):
     alone.time_exchanges(marks.append)
     world, own = torch.distributed.group.WORLD, torch.arange(4.0)
     gathered, reduced = torch.zeros(4), torch.zeros(4)
-    timed(collectives.DefaultAllGather, alone.exchange)()(gathered, own, group=world)
+    inside(alone.exchange, collectives.DefaultAllGather)(gathered, own, group=world)
     assert marks == [OWN, EXCHANGE]
     operation = torch.distributed.ReduceOp.SUM
-    reduce = timed(collectives.DefaultReduceScatter, alone.exchange)()
+    reduce = inside(alone.exchange, collectives.DefaultReduceScatter)
     reduce(output_tensor=reduced, input_tensor=own, group=world, op=operation)
     assert marks == [OWN, EXCHANGE] * 2
     assert gathered.tolist() == reduced.tolist() == own.tolist()
@@ -75,11 +79,11 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 MANY_ENDS = """
 import sys
 import torch
-from framework.parallel import meeting
+from framework.parallel import start_ranks
 from framework.parallel.ddp import DistributedParallel
 
 for _ in range(60):
-    meeting.meet.cache_clear()
+    start_ranks.meet.cache_clear()
     group = DistributedParallel(1, False, 60.0, device=torch.device("cpu"))
     replica = group.wrap(torch.nn.Linear(2, 1))
     replica(torch.ones(1, 2)).sum().backward()
@@ -123,3 +127,56 @@ def test_a_rank_that_hangs_while_another_saves_is_given_up_in_the_usual_time(tmp
 @pytest.mark.slow
 def test_a_save_may_take_longer_than_ranks_wait_for_each_other(tmp_path):
     assert launched("save_slowly", tmp_path) == [{"total": [2.0]}] * 2
+
+
+# ---- batch norm
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return of_two_ranks("batch_norm", tmp_path_factory)
+
+
+def whole_batch(kind):
+    """Return the net and its outputs for all seven records: one process, torch's batch norm."""
+    net = make_net(kind)
+    return net, flat([learn(net, make_input(kind), 1.0)])
+
+
+@pytest.mark.parametrize("first", SPLITS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_learn_what_one_learns_of_the_whole_batch(ranks, kind, first):
+    net, outputs = whole_batch(kind)
+    facts = [rank[f"{kind}-{first}"] for rank in ranks]
+    bound = {"rel": 1e-4, "abs": 1e-6}
+    assert facts[0]["outputs"] + facts[1]["outputs"] == pytest.approx(outputs, **bound)
+    for rank in facts:
+        assert rank["gradients"] == pytest.approx(gradients(net), **bound)
+        assert rank["buffers"] == pytest.approx(flat(net.buffers()), **bound)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "untracked"])
+def test_evaluation_uses_the_running_statistics(ranks, kind):
+    net, _ = whole_batch(kind)
+    expected = flat([net.eval()(make_input(kind))])
+    assert ranks[0][f"{kind}-3"]["evaluated"] + ranks[1][f"{kind}-3"]["evaluated"] == pytest.approx(
+        expected, rel=1e-4, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("first", SPLITS)
+def test_a_model_in_double_precision_keeps_it(ranks, first):
+    net, outputs = whole_batch("double")
+    facts = [rank[f"double-{first}"] for rank in ranks]
+    assert [rank.get("error") for rank in facts] == [None, None]
+    assert facts[0]["outputs"] + facts[1]["outputs"] == pytest.approx(outputs, rel=1e-12)
+    assert facts[0]["buffers"] == pytest.approx(flat(net.buffers()), rel=1e-12)
+
+
+def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():
+    inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model = synchronized(
+        nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3)), CPU, Exchange()
+    )
+    kinds = [type(module) for module in (*inner, model[1], model[2])]
+    assert kinds == [nn.Linear, HostSyncBatchNorm, HostSyncBatchNorm, nn.GroupNorm]

@@ -21,7 +21,7 @@ CUT_OFF = "[gloo] Connection closed by peer"
 def be_rank(state, ready):
     """Be a rank in a loop, whose notes begin with ``state``."""
     hang.own_notes.cache_clear()
-    hang.own_notes().state[0] = state
+    hang.own_notes()[0][0] = state
     ready.put(hang.own_peer())
     while True:
         pass

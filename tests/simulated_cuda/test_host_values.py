@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from framework.parallel import meeting as ranks
+from framework.parallel import start_ranks as ranks
 from framework.parallel.group import RankGroup
 from framework.train.checkpoint import read_state, save_state
 from tests.simulated_cuda.patch import simulated

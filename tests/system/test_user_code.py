@@ -15,7 +15,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from framework.errors import DataError, ResourceError, UserCodeError, UserRecordError, error_kinds
 from framework.measure.statistics import claim
 from framework.system.user_code import (

@@ -6,7 +6,7 @@ from torch import nn
 
 from framework.errors import ConfigError
 from framework.model.resnet18 import ResNet18
-from framework.parallel.batch_norm import HostSyncBatchNorm
+from framework.parallel.group import HostSyncBatchNorm
 from framework.parallel.hang import Exchange
 from framework.train.parameter_groups import (
     SCALINGS,

@@ -26,7 +26,7 @@ from framework.cli.progress import counted_bar, pack_missing
 from framework.cli.tables import plural, rate
 from framework.commands.bench import bench_lines
 from framework.commands.bench.bench_lines import Bench, Choice, label
-from framework.config.rule import Rule
+from framework.config.schema import Rule
 from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean, printable, say
 from framework.run import facts
 from framework.system.stopping import message_if_stopped

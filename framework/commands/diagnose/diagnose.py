@@ -10,8 +10,8 @@ from typing import NamedTuple
 from framework.cli.arguments import read_keys, split_words
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.cli.precedence import with_recipe_said
-from framework.config.paths import CONF
-from framework.config.rule import Rule
+from framework.config.schema import Rule
+from framework.config.targets import CONF
 from framework.errors import ConfigError, did_you_mean
 from framework.system.stopping import undone
 

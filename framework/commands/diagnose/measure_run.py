@@ -51,9 +51,9 @@ from framework.diagnosis.facts import RankFacts, RunFacts
 from framework.measure.host import threads_per_rank
 from framework.measure.stack_sampler import LAYERS, PythonLine, StackSampler, charged
 from framework.measure.statistics import median
-from framework.parallel.batch_norm import is_synchronized
 from framework.parallel.ddp import DistributedParallel
-from framework.parallel.meeting import Meeting, parse_endpoint, share_text
+from framework.parallel.group import is_synchronized
+from framework.parallel.start_ranks import Meeting, parse_endpoint, share_text
 from framework.system.durable import write_json
 from framework.system.stopping import scratch_folder
 from framework.train.checkpoint import CheckpointFolder

@@ -17,7 +17,7 @@ from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import resolved
 from framework.cli.outcome import RunOutcome, spans_table, told
 from framework.cli.start_rank import begin_rank
-from framework.config.rule import check_known, check_values, option_rules
+from framework.config.schema import check_known, check_values, option_rules
 from framework.config.targets import check_targets
 from framework.errors import ConfigError, ResourceError
 from framework.system.safe_text import SafeConsole

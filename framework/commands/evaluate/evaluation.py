@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from framework.config.build import make_metrics
 from framework.config.init_weights import load_teacher
 from framework.config.saved_run import SavedRun, chosen_file, open_run
-from framework.config.training_parts import make_metrics
 from framework.contracts.class_labels import class_labels
 from framework.contracts.data import MicroBatch, MicroBatches, Source
 from framework.contracts.loader import Clock, Loader

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from framework.cli.pages import rendered, styled
 from framework.commands.evaluate.evaluation import Summary
-from framework.config.predict_images import as_pixels, class_name
+from framework.config.input_source import as_pixels, class_name
 from framework.config.saved_run import SavedRun
 from framework.contracts.batch import Batch, move
 from framework.contracts.data import Source

@@ -13,7 +13,7 @@ from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import resolved
 from framework.cli.outcome import RunOutcome, told
 from framework.cli.tables import plural
-from framework.config.rule import check_known, check_values, option_rules
+from framework.config.schema import check_known, check_values, option_rules
 from framework.config.targets import check_targets, static_signature
 from framework.errors import EXIT_SKIPPED, ConfigError, say
 from framework.system.stopping import message_if_stopped

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from framework.config.predict_images import class_name
+from framework.config.input_source import class_name
 from framework.contracts.prediction import (
     ClassProbabilities,
     PredictedBoxes,

@@ -35,8 +35,7 @@ from framework.commands.predict.prediction_files import (
     write_folder,
     write_parquet,
 )
-from framework.config.input_source import InputSource, ItemRange
-from framework.config.predict_images import as_pixels, class_name, in_images
+from framework.config.input_source import InputSource, ItemRange, as_pixels, class_name, in_images
 from framework.config.resume import USED_PARTS
 from framework.config.saved_run import Inferred, SavedRun, chosen_file
 from framework.contracts.class_labels import class_labels, is_class_number

@@ -18,9 +18,9 @@ from framework.commands.replay import watched_steps
 from framework.commands.replay.watched_steps import WatchedPass
 from framework.config.assemble import Assembly
 from framework.config.init_weights import DIGEST, with_saved_digest
-from framework.config.predict_images import class_name
+from framework.config.input_source import class_name
 from framework.config.resume import FOLLOWS, read_config, restore
-from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
+from framework.config.targets import Config, check_targets, completed, data_name
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import tensors
 from framework.contracts.prediction import Predicts
@@ -290,7 +290,7 @@ class RunAgain:
 
     def _assembly(self, config: Config, state: Mapping[str, Any] | None) -> Assembly:
         """Open the data as the run did, without what does not decide the training steps."""
-        config = with_folds(with_functions(config))
+        config = completed(config)
         check_targets(config, self._allowed)
         resume = {**config["resume"], "run": str(self.history.run_dir), "auto": False}
         config = {**config, "resume": resume, "sink": {}, "watchers": {}}

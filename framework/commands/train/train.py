@@ -39,7 +39,7 @@ from framework.system.safe_text import SafeConsole
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:
-    from framework.parallel.meeting import Meeting
+    from framework.parallel.start_ranks import Meeting
 
 Config = dict[str, Any]
 PATIENCE_S = 60.0  # how long a requeued job waits for the job before it
@@ -225,7 +225,7 @@ def _meeting(config: Config) -> "Meeting | None":
         return None
     # torch's sockets complain of hosts without a name; what fails, our own messages say
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from framework.parallel.meeting import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
+    from framework.parallel.start_ranks import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
 
     return Meeting(parse_endpoint(config["parallel"]["endpoint"]), num_nodes)
 

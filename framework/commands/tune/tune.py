@@ -22,7 +22,7 @@ from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.cli.tables import print_table, rate
-from framework.config.rule import Rule
+from framework.config.schema import Rule
 from framework.errors import ConfigError, ResourceError, did_you_mean, say
 from framework.measure.statistics import median, spread_share
 from framework.system.durable import write_json

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, final
 
 import framework
 from framework.cli.arguments import check_output, read_keys
-from framework.config.rule import Rule
+from framework.config.schema import Rule
 from framework.errors import ConfigError, PacelineError, did_you_mean, say
 from framework.system.stopping import NUMBERS, die_by
 

@@ -16,7 +16,7 @@ from framework.commands.diagnose.measure_parts import (
     storage_of,
     storage_of_items,
 )
-from framework.config.paths import ROOT
+from framework.config.targets import ROOT
 from framework.measure.host import Cgroups
 from framework.measure.usage import MachineUse
 from framework.store.hdf5_store import HDF5Store
