@@ -250,7 +250,7 @@ def launch(
         )
     entry = elastic_launch(config, sys.executable)
     ranks = _Ranks(module, num_processes, lambda: entry("-m", module, *arguments))
-    # The ranks report their own errors, so silence torchrun for good. Each logger has its own level.
+    # Silence torchrun for good, since the ranks report their own errors. Each logger has a level.
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
