@@ -267,7 +267,14 @@ def disk_kind(path: str) -> str:
 
     The kernel is believed: a virtual disk may call itself rotating.
     """
-    system = file_system(path)
+    place = Path(path).resolve()
+    mounts = [
+        (len(mount.mountpoint), number, mount.fstype)
+        for number, mount in enumerate(psutil.disk_partitions(all=True))
+        if place.is_relative_to(mount.mountpoint)
+    ]
+    # A later mount hides an earlier one in the same place.
+    system = max(mounts, default=(0, 0, "no such mount"))[2]
     if system in IN_MEMORY:
         return "memory"
     if system in NETWORK or system.startswith("fuse."):
@@ -280,18 +287,6 @@ def disk_kind(path: str) -> str:
             rotates = file.read_text(encoding="ascii").strip() == "1"
             return "rotating" if rotates else "solid state"
     return f"unknown ({system})"
-
-
-def file_system(path: str) -> str:
-    """Return the type of the file system that holds ``path``."""
-    place = Path(path).resolve()
-    mounts = [
-        (len(mount.mountpoint), number, mount.fstype)
-        for number, mount in enumerate(psutil.disk_partitions(all=True))
-        if place.is_relative_to(mount.mountpoint)
-    ]
-    # A later mount hides an earlier one in the same place.
-    return max(mounts, default=(0, 0, "no such mount"))[2]
 
 
 class Piece(NamedTuple):
