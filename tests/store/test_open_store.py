@@ -69,19 +69,11 @@ def write_directory(path, cuts, suffix="h5", count=20, records=None, fields=FIEL
         file = write_store(f"{path}/{number:06d}.{suffix}", part, fields)
         data = Path(file).read_bytes()
         own = open_file(file)
-        shards.append(
-            Shard(
-                os.path.basename(file),
-                stop - start,
-                len(data),
-                hashlib.sha256(data).hexdigest(),
-                own.manifest.digest,
-            )
-        )
+        sums = hashlib.sha256(data).hexdigest(), own.manifest.digest
+        shards.append(Shard(os.path.basename(file), stop - start, len(data), *sums))
         own.close()
-    manifest = Manifest(
-        count, fields, ["a", "b", "c"], digest=digest(content_crcs(records, fields)), shards=shards
-    )
+    whole = digest(content_crcs(records, fields))
+    manifest = Manifest(count, fields, ["a", "b", "c"], digest=whole, shards=shards)
     Path(path, "manifest.json").write_text(to_json(manifest))
     return path
 
@@ -210,10 +202,8 @@ class Items:
     def read(self, start, stop):
         numbers = range(start, stop)
         waves = [np.full((n, 2), n, np.float32) for n in numbers]
-        images = [bytes([n]) for n in numbers]
-        return Chunk(
-            {"image": images, "wave": waves, "y": np.arange(start, stop)}, [str(n) for n in numbers]
-        )
+        records = {"image": [bytes([n]) for n in numbers], "wave": waves, "y": np.array(numbers)}
+        return Chunk(records, [str(n) for n in numbers])
 
     def name(self, index):
         return f"item {index}"
