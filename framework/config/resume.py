@@ -318,8 +318,8 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
     resume = assembly.config["resume"]
     run = resume["run"]
     with fits_run(run):
-        anew = state["validation"] != assembly.validates
-        if anew:
+        val_changed = state["validation"] != assembly.validates
+        if val_changed:
             # what the watchers remember, but not the best metric on other data
             watching = dict(state["watching"])
             watching["watchers"] = {k: v for k, v in watching["watchers"].items() if k != PATIENCE}
@@ -338,6 +338,6 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
             fix = "change them when the epoch has ended"
             raise CheckpointError(104, f"resume = {run}", what, fix)
         trainer.load_state_dict(state)
-        if anew:
+        if val_changed:
             trainer.stepper.forget_best()
-        return anew
+        return val_changed

@@ -339,13 +339,13 @@ def _check_labels(assembly: Assembly, objective: training.Objective) -> None:
 def _rewrapped(
     assembly: Assembly, objective: training.Objective, precision: Precision, wrapped: nn.Module
 ) -> nn.Module:
-    """Wrap a model anew for its ranks after layers have thawed, if that needs it."""
-    anew = assembly.parallel.rewrap(wrapped)
-    if anew is not wrapped:
+    """Wrap a model again for its ranks after layers have thawed, if that needs it."""
+    rewrapped = assembly.parallel.rewrap(wrapped)
+    if rewrapped is not wrapped:
         if assembly.config["compile"]:
-            _compile(anew, assembly.device)
-        _warm_up(assembly, anew, objective, precision)
-    return anew
+            _compile(rewrapped, assembly.device)
+        _warm_up(assembly, rewrapped, objective, precision)
+    return rewrapped
 
 
 def _at_home(assembly: Assembly, records: Batch) -> Batch:

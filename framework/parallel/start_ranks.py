@@ -312,7 +312,7 @@ class _Ranks:
                 thread.join(LOOK_S)
                 if is_main:
                     self._look()
-                if self._signal and has_other_hosts and self._all_gone():
+                if self._signal and has_other_hosts and self._have_ended():
                     return self._signal
         if self._error is not None and not self._signal:
             raise self._error
@@ -343,11 +343,11 @@ class _Ranks:
             self._signaled.add(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, self._signal)
-        starting = not self._all_trained and not self._all_gone()
+        starting = not self._all_trained and not self._have_ended()
         if starting or time.monotonic() - self._signal_at > SAVE_S:
             stopping.end(self._signal)
 
-    def _all_gone(self) -> bool:
+    def _have_ended(self) -> bool:
         return self._seen and not self._living()
 
     def _living(self) -> list[int]:

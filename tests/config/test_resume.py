@@ -210,8 +210,8 @@ def restored(state, *words, allow=()):
 
 
 def test_a_state_continues_where_it_was_saved(state):
-    anew, trainer = restored(state)
-    assert not anew
+    val_changed, trainer = restored(state)
+    assert not val_changed
     assert trainer.progress.step == 2
     for name, value in trainer.stepper.model.state_dict().items():
         assert torch.equal(value, state["model"][name])
@@ -219,8 +219,8 @@ def test_a_state_continues_where_it_was_saved(state):
 
 def test_figures_of_other_validation_data_are_dropped(state):
     other = {"validation": {"data.records": 7}, "best": {"loss": 1.0, "step": 2}}
-    anew, trainer = restored({**state, **other, "val": {"loss": 1.0}})
-    assert anew
+    val_changed, trainer = restored({**state, **other, "val": {"loss": 1.0}})
+    assert val_changed
     assert trainer.best == {}
 
 
