@@ -31,8 +31,8 @@ from framework.errors import ConfigError, DataError, PacelineError, ResourceErro
 from framework.measure.clock import Stages
 from framework.system.native import crowded, limit_threads
 from framework.system.stopping import (
+    blocked_signals,
     close_at_end,
-    deaf_children,
     has_ended,
     remove_at_end,
     set_all,
@@ -295,7 +295,7 @@ class Workers:
 
     def _results(self, loader: Any) -> Generator[Timed]:
         self._since = time.monotonic()
-        with deaf_children(self.start_method):
+        with blocked_signals(self.start_method):
             # If the last epoch was left early, this waits for its batches.
             results: Any = _quietly(lambda: iter(loader))
         if results._worker_pids_set:  # noqa: SLF001

@@ -14,7 +14,7 @@ from framework.contracts.batch import move, pin
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.memory import use
-from framework.system.native import beside, limit_threads
+from framework.system.native import limit_threads, num_threads_beside
 from framework.system.stopping import remove_at_end, stop_at_end
 
 Stream = torch.cuda.Stream
@@ -358,7 +358,7 @@ class PrefetchLoader(EpochLoader):
         if self.context.device.type == "cuda":
             consumer = torch.cuda.current_stream(self.context.device)
         host = host_batches(self.context, steps, self.pin, consumer)
-        threads = beside(self.context.device)
+        threads = num_threads_beside(self.context.device)
         self._running = Ahead(host, self.depth, self.occupancy, threads)
         return self._running
 

@@ -1,4 +1,4 @@
-"""Jobs: fixed ranges of items, each of which becomes one file of records; and who does them.
+"""Jobs: fixed ranges of items, each of which becomes one file of records, and the processes that do them.
 
 The input and the preparation alone decide how many items a job has. Workers, memory and time never
 do, so that any number of processes or machines make the same files.
@@ -35,7 +35,7 @@ from framework.store.files import DiskReads, ask_item_files
 from framework.store.store_facts import StatisticsSampler
 from framework.system.durable import uninterrupted
 from framework.system.memory import keep_freed_memory
-from framework.system.stopping import deaf_children, die_with_parent, set_all
+from framework.system.stopping import blocked_signals, die_with_parent, set_all
 from framework.system.user_code import user_error
 
 if TYPE_CHECKING:
@@ -111,16 +111,16 @@ class ProcessPool:
         BrokenProcessPool if a process was killed; ResourceError R152 if one has no memory left.
         """
         self.rows[:] = 0
-        following = enumerate(tasks)
+        numbered = enumerate(tasks)
         if self._pool is None:
-            for row, task in following:
+            for row, task in numbered:
                 yield task, self._do(task, self.rows[row], self._tell)
             return
         waiting: dict[Future[Any], Any] = {}
         while True:
-            for row, task in islice(following, self._most - len(waiting)):
+            for row, task in islice(numbered, self._most - len(waiting)):
                 # A process gets no signal before it is ready.
-                with uninterrupted(), deaf_children():
+                with uninterrupted(), blocked_signals():
                     waiting[self._pool.submit(_attempt, task, row)] = task
             if not waiting:
                 return
@@ -223,7 +223,7 @@ def chunk_bytes(chunk: Chunk) -> int:
 def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
     """Write and note a job, once more if the files of an item change meanwhile.
 
-    DataError for a bad item, unless bad items are left out; D153 for one that goes on changing.
+    DataError for a bad item, unless bad items are left out; D153 for one that keeps changing.
     """
     source = work.packing.source
     items = work.plan.items(number)
@@ -391,7 +391,7 @@ def _read(
     size = work.plan.items_per_block
     for start in items[::size]:
         stop = min(start + size, items.stop)
-        # The disk reads the next block while this one is prepared. Nobody asked for the first.
+        # The disk reads the next block while this one is prepared. The first is asked for now.
         ahead = range(start if start == items.start else stop, min(stop + size, items.stop))
         if ahead and _disk.were_made(size):
             ask_item_files(source, ahead)

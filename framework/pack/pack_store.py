@@ -136,7 +136,7 @@ class _Run:
         self.journal = Journal(packing.path, packing.suffix)
         self.tidy()
         self.manifest = _manifest(packing)
-        if packing.make_part is not None:  # what the writer refuses is said before all the work
+        if packing.make_part is not None:  # the writer refuses fields before all the work
             packing.make_writer(packing.path, fields=self.manifest.fields, num_records=0).abort()
         with self._exclusive("begin.lock"):
             self.plan = self._begin(on_note)
@@ -200,7 +200,7 @@ class _Run:
                 why = f"the code or the state of {facts['source']} has changed"
                 if code.state is None:
                     why = f"{facts['source']} may have changed: it cannot be pickled ({code.fault})"
-                on_note(f"{self.journal.folder}: packing starts anew, since {why}")
+                on_note(f"{self.journal.folder}: packing starts again, since {why}")
         self.journal.remove()
         plan = jobs.make_plan(packing.source, packing.prepare)
         self._check_space(plan, plan.num_jobs)

@@ -28,14 +28,14 @@ from framework.transform.resize import centered
 T = TypeVar("T")
 ENCODINGS = ("keep", "jpeg", "png", "raw")
 COLORS = {"rgb": 3, "gray": 1}
-QUALITY = 90  # the default in conf/pack.yaml, which no other encoding has to repeat
+QUALITY = 90  # the default in conf/pack.yaml; any other value needs encode=jpeg
 # Options and their defaults, as the manifest names them.
 USUAL = {
     **dict.fromkeys(("resize", "max_side", "size", "color", "bit_depth", "rate", "frame_rate")),
     "layout": "chw",
     "max_pixels": MAX_PIXELS,
 }
-TRIES = 100  # items that may be bad before the first readable image
+TRIES = 100  # items that are tried until one can be read
 MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
 
 
@@ -46,14 +46,14 @@ class _Settled:
 
     Attributes:
         images: The prepared field of each image. Of pixels the shape is [C, H, W].
-        followers: The kinds of the fields that follow images.
+        boxes_and_points: The kind of each field that is scaled with its image.
         sampled: The fields that are gray because a sample of their images is.
         sounds: The preparation of all fields that are sounds.
         videos: The preparation of all fields that are videos.
     """
 
     images: dict[str, Field]
-    followers: dict[str, str]
+    boxes_and_points: dict[str, str]
     sampled: set[str]
     sounds: "SoundRates | None"
     videos: "VideoFrames | None"
@@ -69,7 +69,7 @@ class Preparation:
     ConfigError C140 for a value that is not possible, C141 for two that exclude each other.
     """
 
-    encode: str = "keep"  # or jpeg (4:2:0; JPEGs are encoded anew, too), png, raw (one shape)
+    encode: str = "keep"  # or jpeg (4:2:0; JPEGs are encoded again, too), png, raw (one shape)
     resize: int | None = None  # pixels of the shorter side; smaller images are not enlarged
     max_side: int | None = None  # pixels of the longer side; smaller images are not enlarged
     size: Sequence[int] | None = None  # the largest centered window of this shape is scaled to it
@@ -186,11 +186,13 @@ class Preparation:
             sounds = self._first(source, lambda chunk: SoundRates(names, self.rate, chunk))
         elif self.rate is not None:
             raise absent("rate", "a sound")
-        followers = {name: kind for name, kind in kinds.items() if kind in ("boxes", "points")}
+        boxes_and_points = {
+            name: kind for name, kind in kinds.items() if kind in ("boxes", "points")
+        }
         # the images of a store are not sampled
         is_sampled = self.color is None and not given.options
         sampled = set(given.gray) if is_sampled else set[str]()
-        self.settled = _Settled(images, followers if images else {}, sampled, sounds, videos)
+        self.settled = _Settled(images, boxes_and_points if images else {}, sampled, sounds, videos)
         if any(None in own.shape and own.encoding == "raw" for own in images.values()):
 
             def measured(chunk: Chunk) -> dict[str, Field]:
@@ -259,9 +261,13 @@ class Preparation:
         for change in (settled.sounds, settled.videos):
             if change is not None:
                 records |= change(chunk)
-        if (self.resize, self.max_side, self.size) != (None, None, None) and settled.followers:
+        if (self.resize, self.max_side, self.size) != (
+            None,
+            None,
+            None,
+        ) and settled.boxes_and_points:
             sizes = [self._size(chunk, number) for number in range(len(chunk.keys))]
-            for name, kind in settled.followers.items():
+            for name, kind in settled.boxes_and_points.items():
                 records[name] = self._moved(chunk.records[name], kind, sizes)
         return Chunk(records, chunk.keys)
 

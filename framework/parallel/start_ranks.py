@@ -304,7 +304,7 @@ class _Ranks:
         thread = threading.Thread(target=self._launch, name="paceline-launch", daemon=True)
         is_main = threading.current_thread() is threading.main_thread()
         with stopping.handled(stopping.NUMBERS, self._on_signal):
-            with stopping.deaf_children():
+            with stopping.blocked_signals():
                 thread.start()
             self.threads.append(thread)
             stopping.stop_at_end(self)

@@ -51,7 +51,7 @@ _home = 0
 _began_at: float | None = None
 _actions: dict[object, Action] = {}
 _reasons: list[Callable[[str], str]] = []
-_polite: list[int] = []
+_graceful: list[int] = []
 # Owners of processes have ``close``, and owners of threads ``stop``, which does not wait for them,
 # and ``threads``.
 _processes: WeakSet[Any] = WeakSet()
@@ -91,7 +91,7 @@ def install() -> None:
     if _home != os.getpid():  # forked: the entries belong to the parent
         _actions.clear()
         _reasons.clear()
-        _polite.clear()
+        _graceful.clear()
     _home = os.getpid()
     _began_at = None
     if threading.current_thread() is threading.main_thread():
@@ -153,9 +153,9 @@ def message_if_stopped(words: str | Callable[[str], str]) -> AbstractContextMana
     return _listed(_reasons, words)
 
 
-def polite(pid: int) -> AbstractContextManager[None]:
-    """Give the child ``pid`` time to clean up after itself if a signal ends this process."""
-    return _listed(_polite, pid)
+def grace_period(pid: int) -> AbstractContextManager[None]:
+    """Let the child ``pid`` clean up after itself, inside the block, if a signal ends this process."""
+    return _listed(_graceful, pid)
 
 
 @contextmanager
@@ -215,7 +215,7 @@ def die_by(number: int) -> None:
 
 
 @contextmanager
-def deaf_children(start_method: str | None = None) -> Generator[None]:
+def blocked_signals(start_method: str | None = None) -> Generator[None]:
     """Block the signals in this thread, and so in the children that it starts.
 
     A child calls ``set_all`` once it has its own handlers.
@@ -255,7 +255,7 @@ def has_ended(pid: int) -> bool:
 
 def _end_children() -> None:
     """End all descendants of this process. Linux only."""
-    asked = list(_polite)
+    asked = list(_graceful)
     for pid in asked:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)

@@ -19,7 +19,7 @@ import numpy as np
 
 from framework.errors import PacelineError, ResourceError, error_kinds
 from framework.measure.host import available_memory_bytes, spare_bytes
-from framework.system.stopping import polite
+from framework.system.stopping import grace_period
 
 Config = dict[str, Any]
 MODULE = "framework.trials.measure_setting"
@@ -145,7 +145,7 @@ class TrialProcess:
         assert process.stdout is not None
         request = {**request, "config": setting.config, "allowed": setting.allowed, "limit": limit}
         try:
-            with polite(process.pid):
+            with grace_period(process.pid):
                 with suppress(BrokenPipeError):  # the process has died, which its answer will say
                     process.stdin.write(json.dumps(request) + "\n")
                     process.stdin.flush()

@@ -531,7 +531,7 @@ def test_when_the_user_s_code_has_changed_packing_starts_anew(kind):
     assert packed.resumed == 0
     assert stored("x.h5", "x") == list(range(0, 8000, 2))
     assert len(notes) == 1
-    assert notes[0].startswith("x.h5.parts: packing starts anew, since the code or the state of")
+    assert notes[0].startswith("x.h5.parts: packing starts again, since the code or the state of")
 
 
 @pytest.mark.parametrize(("kind", "resumes"), [("function", 1), ("dataset", 1), ("locked", 0)])

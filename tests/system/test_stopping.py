@@ -173,12 +173,12 @@ def test_a_second_signal_ends_a_cleaning_that_hangs():
 
 def test_a_child_is_born_deaf_and_hears_when_it_says_so():
     done = run("""
-        from framework.system.stopping import deaf_children
+        from framework.system.stopping import blocked_signals
         child = (
             "from framework.system.stopping import set_all; import signal; "
             "set_all(signal.SIG_DFL); print('not reached')"
         )
-        with deaf_children():
+        with blocked_signals():
             process = subprocess.Popen([sys.executable, "-c", child])
             process.send_signal(signal.SIGINT)
         print(process.wait(), signal.pthread_sigmask(signal.SIG_BLOCK, []))

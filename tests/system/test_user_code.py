@@ -27,7 +27,6 @@ from framework.system.user_code import (
     user_sources,
 )
 from tests.cli.command import is_one_error_line, paceline
-from tests.commands.report.runs import make_run
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REPORT = "pip install jinja2 'matplotlib>=3.9'"
@@ -175,14 +174,6 @@ def test_every_extra_can_be_named(extra):
     names = [Requirement(word).name for word in shlex.split(pip_install(extra))[2:]]
     wanted = PROJECT["optional-dependencies"][extra]
     assert set(names) == {Requirement(word).name for word in wanted}
-
-
-def test_a_report_names_what_it_needs(tmp_path, monkeypatch):
-    make_run(tmp_path / "a")
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    done = paceline("report", "a")
-    assert is_one_error_line(done, "R112")
-    assert done.last_line.endswith(REPORT)
 
 
 def test_a_search_names_what_it_needs_before_it_measures(monkeypatch):

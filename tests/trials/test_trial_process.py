@@ -89,7 +89,7 @@ def test_a_process_that_dies_is_reported_with_its_last_words(monkeypatch):
 
 def interrupt_once(folder: Path) -> None:
     """Interrupt the main thread once it waits: before that, the process is not yet its own."""
-    while not (stopping._polite and (folder / "grandchild").exists()):
+    while not (stopping._graceful and (folder / "grandchild").exists()):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 

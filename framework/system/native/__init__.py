@@ -80,11 +80,11 @@ def num_threads() -> int:
     return _thread.count
 
 
-def beside(device: torch.device) -> int:
-    """Return the number of threads that deliver batches beside a step on ``device``.
+def num_threads_beside(device: torch.device) -> int:
+    """Return the number of threads that deliver batches while a step runs on ``device``.
 
     On a GPU three quarters of the cores, at most 16: a thread copies 5 GB/s, the bus carries 55.
-    Beside the CPU 1, because the step needs the others.
+    On the CPU 1, because the step needs the others.
     """
     if device.type == "cpu":
         return 1

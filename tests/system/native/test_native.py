@@ -8,7 +8,14 @@ import torch
 from framework.data.workers import _Pool
 from framework.loader.prefetch import Ahead, Occupancy
 from framework.system import native
-from framework.system.native import SIGNATURES, beside, crowded, find, limit_threads, num_threads
+from framework.system.native import (
+    SIGNATURES,
+    crowded,
+    find,
+    limit_threads,
+    num_threads,
+    num_threads_beside,
+)
 from tests.forks import forked
 
 
@@ -41,8 +48,8 @@ def test_a_thread_that_feeds_a_gpu_has_most_of_the_cores_and_one_that_feeds_the_
     assert num_threads() == torch.get_num_threads()
     for cores, threads in ((1, 1), (6, 4), (64, 16)):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
-        assert beside(torch.device("cuda", 0)) == threads
-        assert beside(torch.device("cpu")) == 1
+        assert num_threads_beside(torch.device("cuda", 0)) == threads
+        assert num_threads_beside(torch.device("cpu")) == 1
 
 
 def result_of(work):
@@ -71,7 +78,7 @@ def test_who_decodes_beside_the_step_has_a_team_that_sleeps_there():
     assert result_of(num_tasks_inside) == 2
 
 
-def num_threads_beside():
+def numbers_of_threads():
     """Return torch's number of threads in a thread that reads ahead, in a pool and here."""
     torch.set_num_threads(3)
     ahead = Ahead((torch.get_num_threads() for _ in range(1)), 1, Occupancy())
@@ -83,4 +90,4 @@ def num_threads_beside():
 
 
 def test_what_works_beside_the_step_makes_no_team_of_its_own():
-    assert result_of(num_threads_beside) == [1, 1, 3]
+    assert result_of(numbers_of_threads) == [1, 1, 3]
