@@ -1,4 +1,4 @@
-"""Jobs: fixed ranges of items, each of which becomes one file of records, and the processes that do them.
+"""Jobs: ranges of items, each of which becomes one file of records, and processes that do them.
 
 The input and the preparation alone decide how many items a job has. Workers, memory and time never
 do, so that any number of processes or machines make the same files.

@@ -275,7 +275,7 @@ def keep_freed_memory(of_any_size: bool = False) -> bool:
     network's step on the CPU. Settings of malloc in the environment take precedence.
 
     ``of_any_size`` is for training on the CPU: blocks above 32 MB are kept, too (half of a step
-    whose activations take 50 MB each), but memory that is free between used blocks is not given back.
+    whose activations take 50 MB each), but memory that is free between used blocks stays.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not of every C library
     if mallopt is None or any(os.environ.get(name) for name in SETTINGS):

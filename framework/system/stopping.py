@@ -154,7 +154,7 @@ def message_if_stopped(words: str | Callable[[str], str]) -> AbstractContextMana
 
 
 def grace_period(pid: int) -> AbstractContextManager[None]:
-    """Let the child ``pid`` clean up after itself, inside the block, if a signal ends this process."""
+    """Let the child ``pid`` clean up after itself if a signal ends this process in the block."""
     return _listed(_graceful, pid)
 
 
