@@ -51,8 +51,8 @@ from utilization import utilization  # noqa: E402
 
 from framework.augment.fused import Fused  # noqa: E402
 from framework.augment.normalize import Normalize  # noqa: E402
-from framework.cli.allowed import Grant  # noqa: E402
-from framework.cli.compose_config import composed  # noqa: E402
+from framework.cli.arguments import Grant  # noqa: E402
+from framework.cli.hydra_app import composed  # noqa: E402
 from framework.config.assemble import find_device  # noqa: E402
 from framework.contracts.batch import Batch, move, pin  # noqa: E402
 from framework.contracts.data import Augment, MicroBatch  # noqa: E402

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import torch
 
-from framework.cli.allowed import granted
-from framework.cli.compose_config import composed
+from framework.cli.arguments import granted
+from framework.cli.hydra_app import composed
 from framework.trials.probe import Probe
 
 WORDS = (

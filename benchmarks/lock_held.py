@@ -14,8 +14,8 @@ import time
 
 import torch
 
-from framework.cli.allowed import granted
-from framework.cli.compose_config import composed
+from framework.cli.arguments import granted
+from framework.cli.hydra_app import composed
 from framework.data.requests import Request
 from framework.system import native
 from framework.trials.probe import Probe

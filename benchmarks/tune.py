@@ -39,9 +39,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
-from framework.cli.progress import pack_missing
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
+from framework.cli.run_ranks import pack_missing
 from framework.commands.tune.search_reading import (
     Candidate,
     Measure,

@@ -18,7 +18,7 @@ from pkgutil import walk_packages
 from typing import NamedTuple
 
 from framework import commands
-from framework.cli.options import rules_of
+from framework.cli.outcome import rules_of
 from framework.config.schema import DATA_RULES, GROUP_RULES, TYPED, Rule, option_rules
 from framework.errors import error_kinds
 

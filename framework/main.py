@@ -8,7 +8,7 @@ from pathlib import Path
 
 from framework import __version__
 from framework.cli.arguments import literal
-from framework.cli.signals import reader_has_gone
+from framework.cli.signals import closed_output_code
 from framework.errors import (
     EXIT_INTERRUPTED,
     ConfigError,
@@ -71,7 +71,7 @@ def run(arguments: list[str]) -> int:
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            return reader_has_gone()
+            return closed_output_code()
         except PacelineError as error:
             print(error, file=sys.stderr)
             return error.exit_code

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from framework.cli.allowed import granted
-from framework.cli.compose_config import composed
+from framework.cli.arguments import granted
+from framework.cli.hydra_app import composed
 from framework.config.prepare_data import prepare
 from framework.pack.pack_store import pack
 from framework.run import run

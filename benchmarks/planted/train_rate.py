@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
 from framework.commands.diagnose.measure_parts import Setting
 from framework.commands.diagnose.measure_run import measured_here
 from framework.measure.host import threads_per_rank

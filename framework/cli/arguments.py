@@ -1,17 +1,23 @@
-"""The words of a command line. Every command loads this file, so it imports nothing large."""
+"""The words of a command line, and what only they may say: which packages are called, and where.
+
+Every command loads this file, so it imports nothing large.
+"""
 
 import json
 import os
 import re
+import shlex
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from framework.config.schema import Rule, option_rules
+from framework.config.targets import as_prefixes, is_below, val_sets
 from framework.errors import ConfigError
+from framework.system.run_dir import redacted
 
-if TYPE_CHECKING:
-    from framework.config.schema import Rule
-
+VARIABLE = "PACELINE_ALLOW_TARGETS"
 CONFIG_DIR = ("--config-dir", "-cd")
 TAKES_VALUE = (*CONFIG_DIR, "--cfg", "-c", "--explain")
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
@@ -26,7 +32,7 @@ _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
 _UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
 
 
-def option(arguments: Sequence[str], *names: str) -> str | None:
+def typed_value(arguments: Sequence[str], *names: str) -> str | None:
     """Return the value of ``--name value`` or ``--name=value``."""
     for number, word in enumerate(arguments):
         if word in names and number + 1 < len(arguments):
@@ -39,7 +45,7 @@ def option(arguments: Sequence[str], *names: str) -> str | None:
 
 def config_dir_of(arguments: Sequence[str]) -> str | None:
     """Return the folder that ``--config-dir`` names. ConfigError C104 if there is none."""
-    config_dir = option(arguments, *CONFIG_DIR)
+    config_dir = typed_value(arguments, *CONFIG_DIR)
     if config_dir and not Path(config_dir).is_dir():
         fix = "give a folder that holds recipes/NAME.yaml"
         raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", fix)
@@ -168,7 +174,7 @@ def split_words(arguments: Sequence[str], keys: Collection[str]) -> CommandWords
     return CommandWords(own, others, config_dir_of(arguments))
 
 
-def read_keys(own: Mapping[str, str], rules: Mapping[str, "Rule"]) -> dict[str, Any]:
+def read_keys(own: Mapping[str, str], rules: Mapping[str, Rule]) -> dict[str, Any]:
     """Return the values of a command's keys. Raise the ConfigError of a key's rule."""
     return {key: rules[key].read(key, text) for key, text in own.items()}
 
@@ -183,3 +189,62 @@ def check_output(path: str | None, number: int) -> None:
         raise ConfigError(number, f"output = {path}", "its folder does not exist", fix)
     if place.is_dir():
         raise ConfigError(number, f"output = {path}", "is a folder", "give the name of a file")
+
+
+class Grant(NamedTuple):
+    """What the user allowed, noted before Hydra runs, since a file may set the environment."""
+
+    keys: frozenset[str]  # that were typed
+    exported: str  # the packages in the environment variable
+
+
+def granted(arguments: Sequence[str]) -> Grant:
+    """Return what the command line and the environment allow."""
+    keys = (word.partition("=")[0].lstrip("+") for word in arguments)
+    return Grant(frozenset(keys), os.environ.get(VARIABLE, ""))
+
+
+def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
+    """Return what a ``_target_`` may begin with, beyond ours. ConfigError C105, C207."""
+    given = config.get("allow_targets") or []
+    option_rules("train")["allow_targets"].check("allow_targets", given)
+    if given and "allow_targets" not in grant.keys:
+        what = "set by a configuration file, which must not allow itself anything"
+        fix = f"give it on the command line, or by {VARIABLE}"
+        raise ConfigError(105, f"allow_targets = {given}", what, fix)
+    # places to write, and servers, by the key that names each
+    places = {
+        f"sink.{name}.uri": block.get("uri")
+        for name, block in (config.get("sink") or {}).items()
+        if isinstance(block, dict)
+    }
+    output, data, parallel = (config.get(name) for name in ("output", "data", "parallel"))
+    if isinstance(output, dict) and ("_target_" in output or "output" not in grant.keys):
+        places["output.path"] = output.get("path")
+    if config.get("prepare") and isinstance(data, dict):
+        sets = (data.get("train"), *val_sets(data).values())
+        if not all(os.path.exists(path) for path in sets if isinstance(path, str)):
+            places["dataset"] = config.get("dataset")
+    if isinstance(parallel, dict):
+        places["parallel.endpoint"] = parallel.get("endpoint")
+    for key, place in places.items():
+        if key not in grant.keys and place is not None and not names_no_server(str(place)):
+            what = "named by a file, which may name no server, and places below this folder alone"
+            word = shlex.quote(f"{key}={quoted(redacted(str(place)))}")
+            fix = f"if you trust it, add {word} on the command line"
+            raise ConfigError(207, f"{key} = {redacted(place)}", what, fix)
+    allowed = as_prefixes([*map(str, given), *grant.exported.split(",")])
+    find_packages(allowed)
+    return allowed
+
+
+def names_no_server(place: str) -> bool:
+    """Return whether a path, or the address of a database in a file, lies below this folder."""
+    path = re.sub(r"^(sqlite:///|file:(//)?)", "", place)
+    return not re.search(r"[:?%]", path) and is_below(path)
+
+
+def find_packages(allowed: Sequence[str]) -> None:
+    """Let this process import the user's packages from the present directory, if any."""
+    if allowed and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())

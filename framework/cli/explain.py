@@ -1,16 +1,16 @@
 """Explain a command: the page of ``--help``, an error of Hydra's in one line, what sets a key."""
 
+import json
 import re
 import shlex
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from hydra import compose
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -23,7 +23,6 @@ from framework.cli.hydra_session import hydra_session
 from framework.config.targets import CONF, ROOT, static_signature
 from framework.system.user_code import pip_install
 
-T = TypeVar("T")
 # Hydra says "load" for one of a list, as in sink=[consle]
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '([^']+)'")
 UNKNOWN_KEY = re.compile(
@@ -98,18 +97,19 @@ def _keys_of_choice(group: str, name: str, text: str) -> str:
 
 
 def _first_comment(text: str) -> str:
-    for line in text.splitlines():
-        if line.startswith("#") and not line.startswith("# @package"):
-            return errors.printable(line[1:].strip())
-    return ""
+    comment = re.search(r"^#(?! @package)(.*)", text, re.MULTILINE)
+    return errors.printable(comment[1].strip()) if comment else ""
 
 
 def _groups(command: str) -> dict[str, list[str]]:
     """Return the groups in the order of the defaults list, each with its default choices."""
-    lines = (CONF / f"{command}.yaml").read_text(encoding="utf-8").splitlines()
-    entries = [line[4:] for line in lines if line.startswith("  - ") and ":" in line]
-    pairs = [entry.split(":") for entry in entries if "override" not in entry]
-    return {group.strip(): re.findall(r"\w+", choices) for group, choices in pairs}
+    primary = yaml.safe_load((CONF / f"{command}.yaml").read_text(encoding="utf-8"))
+    groups: dict[str, list[str]] = {}
+    for entry in primary["defaults"]:
+        for group, choices in entry.items() if isinstance(entry, dict) else ():
+            if not group.startswith("override "):
+                groups[group] = choices if isinstance(choices, list) else [choices]
+    return groups
 
 
 @contextmanager
@@ -239,41 +239,28 @@ def _known_key(arguments: list[str], key: str, known: Sequence[str]) -> errors.C
 
 
 def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
-    """Return our choices of a group, and the user's."""
-    options = _asked(command, lambda loader: loader.get_group_options(group), config_dir, [])
-    return sorted(options)
-
-
-def known_keys(command: str, arguments: list[str], config_dir: str | None) -> list[str]:
-    """Return the groups and dotted keys of a command, with the typed choices if they compose."""
-    return [*_groups(command), *_flat(_chosen(command, arguments, config_dir))]
+    """Return our choices of a group, and the user's; none if Hydra cannot list them."""
+    with suppress(Exception), _quiet_session(command, config_dir) as hydra:
+        return sorted(hydra.config_loader.get_group_options(group))
+    return []
 
 
 def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[str, Any]:
     """Return the configuration with the typed choices, or the usual ones, or nothing."""
     pairs = [word for word in arguments if "=" in word and "," not in word]
     chosen = [word for word in pairs if word.split("=")[0] in _groups(command)]
-
-    def composed(_: ConfigLoader) -> dict[str, Any]:
-        try:
-            config = compose(command, chosen)
-        except Exception:  # noqa: BLE001  # one of the choices is what is wrong
-            config = compose(command)
-        plain: Any = OmegaConf.to_container(config)
-        return plain
-
-    return _asked(command, composed, config_dir, {})
+    for words in (chosen, []):  # one of the choices may be what is wrong
+        with suppress(Exception), _quiet_session(command, config_dir):
+            plain: Any = OmegaConf.to_container(compose(command, words))
+            return plain
+    return {}
 
 
-def _asked(
-    command: str, ask: Callable[[ConfigLoader], T], config_dir: str | None, otherwise: T
-) -> T:
-    """Ask Hydra for a hint, without notes on what is composed; ``otherwise`` if it has none."""
-    try:
-        with redirect_stderr(StringIO()), hydra_session(command, config_dir) as hydra:
-            return ask(hydra.config_loader)
-    except Exception:  # noqa: BLE001
-        return otherwise
+@contextmanager
+def _quiet_session(command: str, config_dir: str | None) -> Generator[Any]:
+    """Start Hydra to look something up, without notes on what is composed."""
+    with redirect_stderr(StringIO()), hydra_session(command, config_dir) as hydra:
+        yield hydra
 
 
 def _flat(node: Any, prefix: str = "") -> list[str]:
@@ -293,14 +280,15 @@ def print_origins(command: str, arguments: list[str], key: str, config_dir: str 
     if not key or key.startswith("-") or "=" in key:
         fix = f"paceline {command} ... --explain optim.lr"
         raise errors.ConfigError(124, f"--explain {key}".strip(), "needs a key", fix)
-    # (key, the file or the word, the value there, why it does not count), from weak to strong
+    # (key, the file or the word, the value there, why it is dropped), from weak to strong
     origins: list[tuple[str, str, Any, str]] = []
     with explained(command, arguments, config_dir), hydra_session(command, config_dir) as hydra:
         config = compose(command, arguments)
         loader: Any = hydra.config_loader
         typed = loader.typed(arguments)
-        for _, file, values in precedence.files_in_order(loader, command, typed):
-            origins += [(k, file.path, values[k], file.reasons.get(k, "")) for k in values]
+        for layer in precedence.last().layers:
+            for leaf, value in layer.values.items():
+                origins.append((leaf, layer.path, value, layer.reasons.get(leaf, "")))
         if precedence.last().without_validation:
             origins.append(("data.val", "data.train is typed without data.val", None, ""))
         for override in OverridesParser.create().parse_overrides(typed):
@@ -327,12 +315,14 @@ def print_origins(command: str, arguments: list[str], key: str, config_dir: str 
         width = max((len(place) for _, place, _, _ in own), default=0)
         for origin in own:
             _, place, there, dropped = origin
-            end = "  <- this one counts" if origin is counting else f"  {dropped}" * bool(dropped)
+            end = f"  dropped, because of {dropped}" if dropped else ""
+            if origin is counting:
+                end = "  <- this one counts"
             errors.say(f"  {place:{width}}  {_shown(there)}{end}")
     return 0
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, bool) or value is None:
-        return {None: "null", True: "true", False: "false"}[value]
+        return json.dumps(value)
     return str(value)

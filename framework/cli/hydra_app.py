@@ -1,37 +1,156 @@
-"""Run a command as a Hydra application: one line per error, and an exit code for its kind."""
+"""Compose and check training configurations; run a command as a Hydra application."""
 
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from framework.cli.arguments import TAKES_VALUE, config_dir_of, option, without_options
-from framework.cli.explain import explain, help_text, print_origins
-from framework.cli.hydra_session import IsSweep, hydra_session, stamp
-from framework.cli.signals import reader_has_gone
+from framework.cli import arguments
+from framework.cli.explain import explain, explained, help_text, print_origins
+from framework.cli.hydra_session import IsSweep, hydra_session, resolved, stamp
+from framework.cli.precedence import DATA_PATHS, last
+from framework.cli.signals import closed_output_code
+from framework.config import schema
+from framework.config.targets import check_targets, completed
 from framework.errors import ConfigError, PacelineError, did_you_mean
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
 
+Config = dict[str, Any]
 Task = Callable[[DictConfig], int]
 Result = Callable[[DictConfig], float | None]
 FLAGS = ("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", "--resolve")
+MADE = "framework.data.dataset."  # the source of a user's Dataset
+# keys of data that are read by their names
+READ = ("train", "val", "val_transform", "source", "writer", "classes")
+
+
+def composed(
+    overrides: Sequence[str],
+    grant: arguments.Grant,
+    config_dir: str | None = None,
+    own_keys: Sequence[str] = (),
+) -> tuple[Config, tuple[str, ...]]:
+    """Compose and check what ``paceline train`` would train with these overrides.
+
+    ``config_dir`` is the user's folder, and a misspelled word may mean one of ``own_keys``.
+
+    Returns:
+        The configuration as plain values, and the prefixes of the user's packages.
+    """
+    with explained("train", overrides, config_dir, own_keys), hydra_session("train", config_dir):
+        return checked(compose("train", list(overrides)), grant)
+
+
+def checked(composition: DictConfig, grant: arguments.Grant) -> tuple[Config, tuple[str, ...]]:
+    """Check a composed configuration of ``train``. Return what ``composed`` returns.
+
+    ConfigError C174 for a typed key that ready batches would ignore.
+    """
+    config = resolved(composition)
+    allowed = arguments.allowed_targets(config, grant)
+    schema.check(config)
+    config = completed(config)
+    check_targets(config, allowed)
+    plain: Any = OmegaConf.to_container(composition)
+    _check_data_named(plain)
+    _check_uses(composition, plain)
+    if config["data"]["source"]["_target_"] == schema.LOADER:
+        keys = last().set_keys
+        for key in ("shuffle", "verify", "workers.num", "workers.timeout_s"):
+            if key in keys:
+                what = "a DataLoader's batches come as they are"
+                fix = "set it in the DataLoader, or choose data=dataset"
+                raise ConfigError(174, f"{key}, data = dataloader", what, fix)
+        if "batch_size" not in keys:
+            config = {**config, "batch_size": None}
+    return config, allowed
+
+
+def _check_data_named(config: Config) -> None:
+    """Check that data is named, and that named validation data is used. ConfigError C103, C205."""
+    data, has_folds = config["data"], config["folds"] is not None
+    if has_folds and any(f"{key}.".startswith("data.val.") for key in last().data_keys):
+        what = "is not used, because a fold of data.train validates"
+        raise ConfigError(205, f"data.val = {data['val']}", what, "leave it or folds out")
+    if config["dataset"] is not None:
+        return
+    for split in DATA_PATHS:
+        is_open = isinstance(data[split], str) and "${dataset}" in data[split]
+        if is_open and not (split == "val" and has_folds):
+            fix = f"add data.{split}=STORE, dataset=FOLDER with the packed stores, or recipes=NAME"
+            raise ConfigError(103, f"data.{split}", "must be given, since no recipe says it", fix)
+
+
+def _check_uses(composition: DictConfig, config: Config) -> None:
+    """Check that every typed key counts. ConfigError C210. A sweep may type one for other jobs."""
+    if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+        return
+    keys = last().keys
+    for key, why, fix in _unused(config):
+        value = OmegaConf.select(composition, key)
+        if key in keys and value is not None:
+            raise ConfigError(210, f"{key} = {value}"[:100], why, fix)
+    for key in sorted(keys):
+        group, _, name = key.partition(".")
+        name = name.partition(".")[0]
+        if group == "data" and name and name not in READ and f"${{data.{name}" not in str(config):
+            raise ConfigError(210, key, "nothing reads it", "correct the name, or leave it out")
+
+
+def _unused(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield each key that would count for nothing here, why, and what to do."""
+    augment, order = config["augment"], config["order"]
+    if config["optim"].get("scaling") in (None, "none"):
+        fix = "add optim.scaling=linear, or leave it out"
+        yield "optim.reference_batch_size", "is not used without optim.scaling", fix
+    if config["on_nan"] != "skip" and config["precision"].get("dtype") != "fp16":
+        yield "max_skips", "no step is skipped", "add on_nan=skip, or leave it out"
+    if config["resume"]["run"] is None and not config["resume"]["auto"]:
+        yield "resume.allow", "nothing is resumed", "add resume=RUN_DIR, or leave it out"
+    if str(config["data"]["source"]["_target_"]).startswith(MADE):
+        yield "verify", "a Dataset has no CRC32 to compare", "leave it out"
+    if config["rank_batch_size"] is not None:
+        yield "batch_size", "is replaced by rank_batch_size", "give one of the two"
+    if config["data"].get("val") is None:
+        for key in ("val_batch_size", "data.val_transform"):
+            yield key, "there is no validation", "add data.val=PATH, or leave it out"
+    if augment.get("padding") == 0:
+        fix = "leave out augment.padding=0, or this"
+        yield "augment.padding_mode", "no image is padded", fix
+    if augment.get("flip") == 0:
+        yield "augment.alternate", "no image is mirrored", "leave out augment.flip=0, or this"
+    if not config["shuffle"] or order.get("block_records") is None:
+        for key in ("order.block_records", "order.window_blocks"):
+            fix = "add order=block without shuffle=false, or leave it out"
+            yield key, "no blocks are shuffled", fix
+    if config["workers"]["num"] == 0:
+        for key in ("workers.kind", "workers.start_method"):
+            yield key, "there are no workers", "leave out workers.num=0, or this"
+    if "${dataset}" not in str(config):
+        what = "is not used, because data.train and data.val are named one by one"
+        yield "dataset", what, "leave it or them out"
+    if "${source}" not in str(config):
+        fix = "add recipes=NAME, or pack it by 'paceline pack'"
+        yield "source", "is used only by recipes that pack it", fix
 
 
 class JobFailed(Exception):
     """A job of a sweep failed in another process of a launcher, and has printed why."""
 
 
-def run_app(command: str, arguments: list[str], task: Task, result: Result = lambda _: None) -> int:
+def run_app(command: str, words: list[str], task: Task, result: Result = lambda _: None) -> int:
     """Compose ``conf/<command>.yaml`` and run the task on it, or on every job of a sweep.
 
     ``task`` returns an exit code, and ``result`` what a sweeper that searches optimizes.
@@ -39,14 +158,14 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = lam
     Returns:
         The first exit code that is not 0.
     """
-    if "--help" in arguments or "-h" in arguments:
-        print(help_text(command, option(arguments, "--config-dir", "-cd"), arguments))
+    config_dir = arguments.config_dir_of(words)
+    if "--help" in words or "-h" in words:
+        print(help_text(command, config_dir, words))
         return 0
-    config_dir = config_dir_of(arguments)
-    key = option(arguments, "--explain")
-    if key is not None or "--explain" in arguments:
-        return print_origins(command, without_options(arguments), key or "", config_dir)
-    args = _parsed(arguments)
+    key = arguments.typed_value(words, "--explain")
+    if key is not None or "--explain" in words:
+        return print_origins(command, arguments.without_options(words), key or "", config_dir)
+    args = _parsed(words)
     codes: list[int] = []
     unforeseen: list[Exception] = []
     home = os.getpid()
@@ -55,7 +174,7 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = lam
         try:
             codes.append(task(config))
         except BrokenPipeError:
-            codes.append(reader_has_gone())
+            codes.append(closed_output_code())
         except Exception as error:
             unforeseen.append(error)
             raise
@@ -64,12 +183,9 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = lam
         return result(config)
 
     # The shell completion takes the program's name from here.
-    sys.argv = [f"paceline {command}" if not args.shell_completion else "paceline", *arguments]
+    sys.argv = [f"paceline {command}" if not args.shell_completion else "paceline", *words]
     try:
-        with (
-            hydra_session(command, config_dir) as hydra,
-            _without_new_folders(command, arguments),
-        ):
+        with hydra_session(command, config_dir) as hydra, _without_new_folders(command, words):
             _do(hydra, command, args, job)
     except JobFailed as error:
         codes.append(*error.args)
@@ -77,7 +193,7 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = lam
         names_a_file = isinstance(error, OSError) and error.filename
         if error in unforeseen or isinstance(error, PacelineError) or names_a_file:
             raise
-        raise explain(command, arguments, error, config_dir) from error
+        raise explain(command, words, error, config_dir) from error
     return next((code for code in codes if code), 0)
 
 
@@ -86,15 +202,15 @@ class _Parser(ArgumentParser):
         raise ConfigError(124, "options", message, "see --help; keys are given as key=value")
 
 
-def _parsed(arguments: list[str]) -> Namespace:
+def _parsed(words: list[str]) -> Namespace:
     """Parse options and overrides in any order. ConfigError C124 for an option that is not there.
 
     Only Hydra's safe options are: ``--experimental-rerun`` unpickles any file.
     """
-    options = (*FLAGS, *TAKES_VALUE)
-    for before, word in zip(["", *arguments], arguments, strict=False):
+    options = (*FLAGS, *arguments.TAKES_VALUE)
+    for before, word in zip(["", *words], words, strict=False):
         name = word.split("=")[0]
-        if word.startswith("-") and name not in options and before not in TAKES_VALUE:
+        if word.startswith("-") and name not in options and before not in arguments.TAKES_VALUE:
             what = f"no such option{did_you_mean(name, list(options))}"
             raise ConfigError(124, name, what, "see --help; keys are given as key=value")
     parser = _Parser(add_help=False, allow_abbrev=False)
@@ -106,7 +222,7 @@ def _parsed(arguments: list[str]) -> Namespace:
     one_of.add_argument("--shell-completion", "-sc", action="store_true")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--config-dir", "-cd")
-    args = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(words)
     if args.resolve and args.cfg is None:
         raise ConfigError(124, "--resolve", "resolves nothing alone", "add --cfg job")
     return args
@@ -115,55 +231,40 @@ def _parsed(arguments: list[str]) -> Namespace:
 def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
     """Do what the options ask for: print, complete, run, or sweep."""
     words: list[str] = args.overrides
+    loader: Any = hydra.config_loader
     if args.cfg:
         hydra.show_cfg(name, words, args.cfg, None, args.resolve)
-    elif args.shell_completion:
+        return
+    if args.shell_completion:
         hydra.shell_completion(name, words)
-    elif args.multirun or not _was_run(hydra, name, words, job):
-        if "RANK" in os.environ:
-            # The first job would meet the other ranks, and the second would wait for them forever.
-            what = "a sweep inside an existing launch would be run by every rank"
-            fix = "start it without torchrun: parallel=ddp starts ranks"
-            raise ConfigError(122, "hydra.mode = MULTIRUN", what, fix)
-        hydra.multirun(name, job, [*words, "hydra.mode=MULTIRUN"])
-
-
-def _was_run(hydra: "Hydra", name: str, words: list[str], job: Any) -> bool:
-    """Run the job, unless a file or a typed ``hydra.mode`` asks for a sweep.
-
-    Composing takes 0.1 s. So the question is not asked before, by composing twice.
-    """
-    loader: Any = hydra.config_loader
-    loader.expects_run = True
-    try:
-        hydra.run(name, job, words)
-    except IsSweep:
-        return False
-    except PacelineError:
-        raise
-    except Exception:
-        # Hydra refuses ``a=1,2`` for a single run before it reads the file that asks for a sweep.
-        if not loader.expects_run:  # it has composed
-            raise
-        loader.expects_run = False
-        config = None
-        with suppress(Exception):  # of composing: the first error says what is wrong
-            overrides = OverridesParser.create().parse_overrides(words)
-            if any(override.is_sweep_override() for override in overrides):
-                mode = RunMode.MULTIRUN
-                config = loader.load_configuration(
-                    name, words, mode, validate_sweep_overrides=False
-                )
-        if config is None or config.hydra.mode != RunMode.MULTIRUN:
-            raise
-        return False
-    return True
+        return
+    is_sweep = args.multirun
+    # Hydra refuses ``a=1,2`` for a single run before it reads the file that asks for a sweep.
+    with suppress(Exception):  # of composing: the error of the single run says what is wrong
+        overrides = OverridesParser.create().parse_overrides(words)
+        if not is_sweep and any(override.is_sweep_override() for override in overrides):
+            mode = RunMode.MULTIRUN
+            config = loader.load_configuration(name, words, mode, validate_sweep_overrides=False)
+            is_sweep = config.hydra.mode == RunMode.MULTIRUN
+    if not is_sweep:
+        loader.expects_run = True  # composing takes 0.1 s, so it is not done before to ask
+        try:
+            hydra.run(name, job, words)
+            return
+        except IsSweep:
+            pass
+    if "RANK" in os.environ:
+        # The first job would meet the other ranks, and the second would wait for them forever.
+        what = "a sweep inside an existing launch would be run by every rank"
+        fix = "start it without torchrun: parallel=ddp starts ranks"
+        raise ConfigError(122, "hydra.mode = MULTIRUN", what, fix)
+    hydra.multirun(name, job, [*words, "hydra.mode=MULTIRUN"])
 
 
 @contextmanager
-def _without_new_folders(command: str, arguments: list[str]) -> Generator[None]:
+def _without_new_folders(command: str, words: list[str]) -> Generator[None]:
     """Remove the directories that Hydra makes for this command, if it fails and they are empty."""
-    typed = [option(arguments, key) for key in ("hydra.run.dir", "hydra.sweep.dir")]
+    typed = [arguments.typed_value(words, key) for key in ("hydra.run.dir", "hydra.sweep.dir")]
     places = [place.strip("'\"") for place in typed if place]
     for folder in ("outputs", f"outputs/{command}"):
         places += [f"{folder}/{stamp()}", f"{folder}/{stamp()}-sweep"]

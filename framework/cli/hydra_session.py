@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import yaml
 from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
@@ -24,7 +26,7 @@ from omegaconf.resolvers import oc
 
 from framework.cli import precedence
 from framework.cli.arguments import long_word
-from framework.cli.options import time_stamp
+from framework.cli.outcome import time_stamp
 from framework.config.targets import CONF, ROOT, is_below
 from framework.errors import ConfigError
 from framework.system.run_dir import note, redacted
@@ -63,6 +65,7 @@ RESOLVE = Container.resolve_parse_tree
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
 
 _read: list[str] = []  # what the present composition has read, the newest last
+_is_written = False  # whether references to the environment stay as they are
 _resolved = {"references": 0, "characters": 0}  # since a configuration was begun
 
 stamp = cache(time_stamp)  # of this command
@@ -94,8 +97,7 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
     now = stamp()
     OmegaConf.register_new_resolver("stamp", lambda: now, replace=True)
     OmegaConf.register_new_resolver("slug", _slug, replace=True)
-    OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
-    OmegaConf.register_new_resolver("oc.decode", _decode, replace=True)
+    _guard_environment()
     SearchFolders.config_dir = config_dir
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
@@ -112,14 +114,23 @@ def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120]
 
 
+def _guard_environment() -> None:
+    OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
+    OmegaConf.register_new_resolver("oc.decode", _decode, replace=True)
+
+
 def _read_environment(key: str, *default: Any) -> Any:
     """Resolve ``${oc.env:NAME}``, and keep the value out of the files of runs."""
+    if _is_written and key in os.environ:
+        return f"${{oc.env:{key}}}"
     note([key])
     return oc.env(key, *default)
 
 
 def _decode(text: Any, _parent_: Any, _node_: Node) -> Any:
     """Resolve ``${oc.decode:...}``. No block comes from the environment: its keys name files."""
+    if _is_written and _REFERENCE.search(str(text)):
+        return f"${{oc.decode:{text}}}"
     value = oc.decode(text, _parent_, _node_)
     if isinstance(value, dict | DictConfig) and redacted(text) != text:
         raise ValueError(f"{redacted(text)} is a block, whose keys would be in files; write it out")
@@ -128,14 +139,7 @@ def _decode(text: Any, _parent_: Any, _node_: Node) -> Any:
 
 def as_written(config: DictConfig) -> dict[str, Any]:
     """Return plain values with every reference resolved, except those to the environment."""
-
-    def named(key: str, *default: Any) -> Any:
-        return f"${{oc.env:{key}}}" if key in os.environ else oc.env(key, *default)
-
-    def decoded_later(text: Any, _parent_: Any, _node_: Node) -> Any:
-        if _REFERENCE.search(str(text)):
-            return f"${{oc.decode:{text}}}"
-        return oc.decode(text, _parent_, _node_)
+    global _is_written  # noqa: PLW0603  # resolvers get no argument of ours
 
     def plain(node: Any) -> Any:
         if not isinstance(node, DictConfig | ListConfig):
@@ -152,18 +156,17 @@ def as_written(config: DictConfig) -> dict[str, Any]:
             return list(values.values())
         return {str(key): value for key, value in values.items()}
 
-    OmegaConf.register_new_resolver("oc.env", named, replace=True)
-    OmegaConf.register_new_resolver("oc.decode", decoded_later, replace=True)
+    _guard_environment()
+    _is_written = True
     try:
         return plain(config)
     finally:
-        OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
-        OmegaConf.register_new_resolver("oc.decode", _decode, replace=True)
+        _is_written = False
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
     """Return plain values. ConfigError C103 (one is missing), C104 (a reference leads nowhere)."""
-    _count_references_anew()
+    _reset_reference_counts()
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
@@ -188,7 +191,7 @@ class CheckedFolder(ConfigSource):
         return SCHEME
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Read one file and apply the rules of precedence to it.
+        """Read one file, without the default recipe if the words name data.
 
         ConfigError C114 (more than 64 KiB), C115 (no YAML, or an alias), C117 (a name outside the
         folder), C206 (it hides a file of the user's).
@@ -210,7 +213,10 @@ class CheckedFolder(ConfigSource):
             text = _text_of(path)
             config: Any = OmegaConf.load(StringIO(text))
             header = self._get_header_dict(text[:HEADER_CHARACTERS])
-            precedence.edit(config_path, path, header["package"] == "_global_", config)
+            if config_path == precedence.TRAIN and precedence.last().without_recipe is not None:
+                for entry in config.get("defaults") or ():
+                    if isinstance(entry, DictConfig) and "recipes" in entry:
+                        entry["recipes"] = None
         except (yaml.YAMLError, RecursionError, ValueError, OSError) as error:
             mark = getattr(error, "problem_mark", None)
             where = f"{path}, line {mark.line + 1}" if mark else path
@@ -262,7 +268,7 @@ def _text_of(path: str) -> str:
     return text
 
 
-def _count_references_anew() -> None:
+def _reset_reference_counts() -> None:
     """Install the limit on references, and count from zero for another configuration."""
     Container.resolve_parse_tree = _limited
     _resolved.update(references=0, characters=0)
@@ -307,7 +313,7 @@ class GuardedLoader(ConfigLoaderImpl):
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
         """Compose. ConfigError C117 for endless defaults, C125 for what no file may tell Hydra."""
-        _count_references_anew()
+        _reset_reference_counts()
         words = self.typed(overrides)
         expected: dict[str, Any] | None = None
         if self.has_users_folder:
@@ -327,9 +333,7 @@ class GuardedLoader(ConfigLoaderImpl):
             raise ConfigError(117, " -> ".join(_read[-3:]), what, fix) from error
         if expected is not None:
             _check_hydra(config, expected, words)
-        if config_name is not None:
-            precedence.drop_replaced(config, self, config_name, words)
-        precedence.tell(composition.notes)
+        precedence.note_once(composition.notes)
         if self.expects_run:
             self.expects_run = False
             if config.hydra.mode == RunMode.MULTIRUN:
@@ -368,10 +372,11 @@ class GuardedLoader(ConfigLoaderImpl):
         words = self.typed(overrides or [])
         return super().get_group_options(group_name, results_filter, config_name, words)
 
-    def compute_defaults_list(
-        self, config_name: str | None, overrides: list[str], run_mode: RunMode
-    ) -> Any:
-        return super().compute_defaults_list(config_name, self.typed(overrides), run_mode)
+    def _compose_config_from_defaults_list(
+        self, defaults: list[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        precedence.last().edit(defaults, repo)
+        return super()._compose_config_from_defaults_list(defaults, repo)
 
 
 def _leaves(config: DictConfig) -> dict[str, Any]:

@@ -1,42 +1,34 @@
-"""How a run ended: an exit code and a reason, whatever happened."""
+"""Commands without groups of choices, whose options are a dataclass; how every command ended."""
 
 import errno
+import json
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import MISSING, field, fields
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-from rich.table import Table
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from framework import errors
-from framework.config.schema import AFTER_STEP, PROFILE
-from framework.contracts.span import IDLE, LateRank
-from framework.contracts.waits import slow_words
-from framework.measure.statistics import BUSY_CORES
-from framework.system.run_dir import ENDED, NEXT_FACTS, SUMMARY, read_object, redacted, write_object
-from framework.system.safe_text import SafeConsole
-from framework.system.stopping import Stop, message_if_stopped, undone
+from framework.cli.tables import print_run
+from framework.config.schema import AFTER_STEP, Rule
+from framework.errors import ConfigError
+from framework.system.run_dir import ENDED, NEXT_FACTS, redacted, write_object
+from framework.system.stopping import message_if_stopped, undone
 from framework.system.user_code import user_error
 
-STAGES = ("read", "decode", "transform", "collate")
-# Key of the summary's usage, its label, its divisor and unit.
-USAGE = (
-    ("cpu_cores", "this process", 1, ".2f", "cores"),
-    ("workers_cpu_cores", "workers", 1, ".2f", "cores"),
-    ("others_cpu_cores", "other programs", 1, ".2f", "cores"),
-    ("gpu_busy_share", "GPU busy", 0.01, ".0f", "%"),
-    ("peak_rss_bytes", "peak memory", 2**30, ".2f", "GiB"),
-    ("peak_tree_rss_bytes", "with workers at most", 2**30, ".2f", "GiB"),
-    ("peak_device_bytes", "of the device", 2**30, ".2f", "GiB"),
-)
-# Cores that other programs keep busy: enough to mention.
-SEEN = 0.1
+T = TypeVar("T")
+COMPLETION = ("-sc", "--shell-completion")
 ALL = 1 << 20  # characters
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM)
@@ -51,110 +43,25 @@ PEER_WORDS = (
 )
 
 
-def print_run(run_dir: Path, code: int, short: bool) -> None:
-    """Print the table of one run, or one line for a job of a sweep (``short``)."""
-    console = SafeConsole()
-    summary: dict[str, Any] = {}
-    if code in (0, errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED):
-        summary = read_object(run_dir / SUMMARY)
-    lines: list[str | Table] = []
-    if summary and short:
-        rate = f"{summary['records_per_s']:,.0f} records/s{_beside(summary)}"
-        lines.append(f"{metrics_words(summary)}  {rate}")
-    elif summary:
-        if summary.get("spans"):
-            lines.append(spans_table(summary["spans"]))
-        if ranks := summary.get("ranks"):
-            heads = ("min", "median", "max", "slowest rank")
-            rows: list[list[str]] = []
-            for name, span in ranks["spans"].items():
-                times = (f"{1e3 * span[key]:.3f} ms" for key in ("min_s", "median_s", "max_s"))
-                rows.append([name, *times, str(span["rank"])])
-            lines.append(_table(f"the mean step of {ranks['num']} ranks", heads, rows))
-            if ranks["late"]:
-                lines.append(LateRank(**ranks["late"]).words)
-        lines += _lines(summary)
-    for trace in sorted((run_dir / PROFILE).glob("*")):
-        lines.append(f"trace: {trace} (open it at https://ui.perfetto.dev)")
-    if summary:
-        lines.append(f"run directory: {run_dir}")
-    for line in lines:
-        console.print(line, soft_wrap=True)
+def option(default: Any = MISSING, about: str = "", *, key: str = "", **rule: Any) -> Any:
+    """Return the field of an option, which must be given if it has no default.
+
+    ``about`` is its line of ``--help``, ``key`` its key if that is not the field's name, and
+    ``rule`` what ``Rule`` takes beside the type, such as ``least=1`` or ``choices=("a", "b")``.
+    """
+    metadata = {"about": about, "key": key, "rule": rule}
+    if isinstance(default, list):
+        return field(default_factory=partial(list, default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
-def spans_table(spans: dict[str, Any]) -> Table:
-    """Return the table of the spans of a step, from their figures in ``summary.json``."""
-    rows: list[list[str]] = []
-    for name, span in spans.items():
-        times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
-        rows.append([name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s"])
-    return _table("where the step time went", ("share", "p50", "p90", "mean", "total"), rows)
-
-
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table("span", title=title, title_justify="left")
-    for name in heads:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _lines(summary: dict[str, Any]) -> Iterator[str]:
-    """Yield what the table has no room for: reading, the machine, and the result."""
-    if IDLE in summary.get("spans", {}):
-        yield (
-            "wait is the host's, beside which the device may work; "
-            "idle, the device's, is what it costs"
-        )
-    if stages_s := summary.get("stages_s"):
-        names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
-        line = "reading, thread-seconds: "
-        line += "  ".join(f"{name} {stages_s[name]:.2f}" for name in names)
-        queue = summary.get("queue", {})
-        if queue.get("ready") is not None:
-            line += f", {queue['ready']:.1f} of {queue['depth']} batches ready"
-        yield line
-    if content := summary.get("content"):
-        shares = "  ".join(f"{name} {100 * share:.1f} %" for name, share in content.items())
-        yield f"in the batches: {shares}"
-    usage = dict(summary.get("usage", {}))
-    if usage.get("others_cpu_cores", 0.0) < SEEN:
-        usage.pop("others_cpu_cores", None)
-    used = [
-        f"{label} {usage[key] / divisor:{form}} {unit}"
-        for key, label, divisor, form, unit in USAGE
-        if key in usage
-    ]
-    if used:
-        yield "  ".join(used)
-    if _beside(summary) and "peak_device_bytes" not in usage:
-        yield (
-            "other programs keep cores busy: the threads of a step wait for each other then; "
-            "OMP_NUM_THREADS=1 may be faster"
-        )
-    if slow := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
-        yield slow
-    if skipped := summary.get("skipped_steps"):
-        yield f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
-    steps = f"{summary['run_steps']} steps in {summary['wall_s']:.1f} s"
-    yield f"{summary['status']}: {steps}, {summary['records_per_s']:,.0f} records/s"
-    if reason := summary.get("reason"):
-        yield f"ended early: {reason}"
-    if summary["val"]:
-        best = metrics_words({"val": summary["best"]}).removeprefix("val ")
-        yield f"{metrics_words(summary)}  (best {best})"
-
-
-def _beside(summary: dict[str, Any]) -> str:
-    others = summary.get("usage", {}).get("others_cpu_cores", 0.0)
-    return f"  (beside other programs on {others:.1f} cores)" if others >= BUSY_CORES else ""
-
-
-def metrics_words(summary: dict[str, Any]) -> str:
-    """Return the means of the last validation; nothing if there is none."""
-    values = [f"{name} {mean:.4f}" for name, mean in summary["val"].items() if name != "step"]
-    return "val " + "  ".join(values) if values else ""
+def rules_of(kind: type) -> dict[str, Rule]:
+    """Return the rule of each option of a dataclass by its key, in the order of the fields."""
+    hints = get_type_hints(kind)
+    return {
+        own.metadata["key"] or own.name: Rule(hints[own.name], **own.metadata["rule"])
+        for own in fields(kind)
+    }
 
 
 class RunOutcome(NamedTuple):
@@ -167,7 +74,116 @@ class RunOutcome(NamedTuple):
     checkpoint: str | None = None  # the newest state, from which the run can continue
 
 
-def told(action: Callable[[Path], RunOutcome], run_dir: Path | None = None) -> int:
+def run_options(
+    command: str,
+    words: Sequence[str],
+    kind: type[T],
+    action: Callable[[T, Path], RunOutcome],
+    plain: str = "",
+) -> int:
+    """Run a command with the options that its words set, and return the exit code.
+
+    The docstring of ``kind`` heads the page of ``--help``. The action gets a directory below
+    ``outputs/``, which it makes if it writes. Words without ``=`` stand for the key ``plain``.
+    """
+    rules = rules_of(kind)
+    if words[:1] and words[0] in COMPLETION:
+        begun = os.environ.get("COMP_LINE", "").rpartition(" ")[2]
+        print(" ".join(f"{key}=" for key in rules if key.startswith(begun)))
+        return 0
+    if "--help" in words or "-h" in words:
+        shown = plain.upper()
+        if plain and rules[plain].kind == list[str]:
+            shown = f"{shown.removesuffix('S')} ..."
+        print(f"usage: paceline {command} {shown} [key=value] ...".replace("  ", " "))
+        print(f"\n{kind.__doc__}\n\nkeys")
+        settings = [f"{key}: {default}" for key, default in _defaults(kind).items()]
+        width = max(map(len, settings))
+        for setting, own in zip(settings, fields(kind), strict=True):  # pyright: ignore[reportArgumentType]
+            print(f"  {setting:{width}}  # {own.metadata['about']}")
+        return 0
+    options = read_options(command, words, kind, plain)
+    return run_action(partial(action, options), Path("outputs", command, time_stamp()))
+
+
+def time_stamp() -> str:
+    """Return DATE/TIME-PID, which differs for two commands that start at the same time."""
+    return f"{datetime.now():%Y-%m-%d/%H-%M-%S.%f}-{os.getpid()}"  # noqa: DTZ005  # the user's own clock
+
+
+def read_options(command: str, words: Sequence[str], kind: type[T], plain: str = "") -> T:
+    """Return the options that ``words`` set.
+
+    ConfigError C100 (plain words), C102 (unknown key), C103 (missing key), C124 (unknown
+    ``--option``), or the number of an option's rule.
+    """
+    rules = rules_of(kind)
+    given: dict[str, Any] = {}
+    texts: list[str] = []
+    for word in words:
+        key, sign, value = word.partition("=")
+        flag = rules.get(key.removeprefix("--"))
+        if word.startswith("--") and flag is not None and flag.kind is bool and not sign:
+            given[key.removeprefix("--")] = True
+        elif word.startswith("-"):
+            what = f"no such option{errors.did_you_mean(key, ['--help', '--json'])}"
+            raise ConfigError(124, key, what, "see --help; keys are given as key=value")
+        elif not sign or os.path.exists(word):  # a path may have "=" in its name
+            texts.append(word)
+        elif key not in rules:
+            what = f"no such key{errors.did_you_mean(key, list(rules))}"
+            raise ConfigError(102, key, what, f"see 'paceline {command} --help'")
+        else:
+            given[key] = _value(rules[key], key, value)
+    where = " ".join(texts)
+    if texts and not plain:
+        fix = f"see 'paceline {command} --help'"
+        raise ConfigError(100, where, "is neither an option nor key=value", fix)
+    if texts and plain in given:
+        raise ConfigError(100, where, f"stands beside {plain}=", "give one or the other")
+    if texts and rules[plain].kind == list[str]:
+        given[plain] = texts
+    elif texts:
+        given[plain] = texts[0]
+        if len(texts) > 1:
+            fix = f"{command} one at a time"
+            raise ConfigError(100, where, f"names more than one {plain}", fix)
+    needed = [key for key, default in _defaults(kind).items() if default == "???"]
+    if missing := [key for key in needed if key not in given]:
+        fix = f"add {' '.join(f'{key}=...' for key in missing)}"
+        raise ConfigError(103, ", ".join(missing), "must be given", fix)
+    names = [own.name for own in fields(kind)]  # pyright: ignore[reportArgumentType]
+    pairs = zip(names, rules, strict=True)
+    return kind(**{name: given[key] for name, key in pairs if key in given})
+
+
+def _value(rule: Rule, key: str, text: str) -> Any:
+    """Return the value of a text. A text that an option may have is taken literally."""
+    if text[:1] not in ("[", "{") or set(rule.kinds) <= {str, type(None)}:
+        return rule.read(key, text)
+    try:
+        config = OmegaConf.from_dotlist([f"value={text}"])
+        value: Any = OmegaConf.to_container(config, resolve=False)
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise rule.error(key, text) from error
+    rule.check(key, value["value"])
+    return value["value"]
+
+
+def _defaults(kind: type) -> dict[str, str]:
+    """Return the default of each key as YAML has it, and ``???`` if it must be given."""
+    defaults: dict[str, str] = {}
+    for key, own in zip(rules_of(kind), fields(kind), strict=True):
+        default = own.default
+        if own.default_factory is not MISSING:
+            default = own.default_factory()
+        if default is MISSING:
+            default = "???"
+        defaults[key] = default if isinstance(default, str) else json.dumps(default)
+    return defaults
+
+
+def run_action(action: Callable[[Path], RunOutcome], run_dir: Path | None = None) -> int:
     """Do one job of a command that does not train. Print why it failed, and return its exit code.
 
     ``run_dir`` is by default the directory that Hydra made. An empty one is removed afterwards.
@@ -179,10 +195,10 @@ def told(action: Callable[[Path], RunOutcome], run_dir: Path | None = None) -> i
     with undone(lambda _: discard_if_empty(run_dir)):
         outcome = outcome_of(partial(action, run_dir), run_dir, show_traceback=False)
     discard_if_empty(run_dir)
-    return told_code(outcome)
+    return report_failure(outcome)
 
 
-def told_code(outcome: RunOutcome) -> int:
+def report_failure(outcome: RunOutcome) -> int:
     """Print why an action failed, if it did. Return the exit code."""
     if outcome.code:
         errors.say(outcome.reason, sys.stderr)
@@ -237,18 +253,13 @@ def outcome_of(
 
 
 @contextmanager
-def told_if_stopped(run_dir: Path) -> Generator[None]:
+def recorded_if_stopped(run_dir: Path) -> Generator[None]:
     """Write ``exit.json`` and name the newest state if a signal ends the process inside the block.
 
     This does without torch, whose import the signal may interrupt.
     """
-
-    def write(stop: Stop) -> None:
-        (run_dir / NEXT_FACTS).unlink(missing_ok=True)
-        _write_end(RunOutcome(*stop), run_dir)
-
     message = message_if_stopped(lambda by: f"stopped at once{by}; {newest_checkpoint(run_dir)}")
-    with message, undone(write):
+    with message, undone(lambda stop: _write_end(RunOutcome(*stop), run_dir)):
         yield
 
 
@@ -264,6 +275,7 @@ def _newest(run_dir: Path) -> Path | None:
 
 
 def _write_end(outcome: RunOutcome, run_dir: Path) -> None:
+    (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     newest = _newest(run_dir)
     whole = outcome._replace(checkpoint=newest and str(newest.relative_to(run_dir)))
     write_object(run_dir / ENDED, whole._asdict())
@@ -274,9 +286,8 @@ def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
     # The disk may be full, or the directory removed: the printed line still says what happened.
     with suppress(errors.PacelineError, OSError):
         _write_end(outcome, run_dir)
-    (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
-    return told_code(outcome)
+    return report_failure(outcome)
 
 
 def discard_if_empty(run_dir: Path) -> None:
@@ -288,18 +299,18 @@ def discard_if_empty(run_dir: Path) -> None:
                 folder.rmdir()
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error, its cause, and so on. Each once: an error may be its own context."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """Return the error, its cause, and so on. Each once: an error may be its own context."""
+    chain: list[BaseException] = []
+    while error is not None and not any(error is part for part in chain):
+        chain.append(error)
         error = error.__cause__ or error.__context__
+    return chain
 
 
 def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineError | None:
     """Return the error of ours that tells the user what to do, or None."""
-    chain = list(_chain(error))
+    chain = _chain(error)
     # A damaged file may claim any size.
     if not isinstance(error, errors.DataError | errors.ResourceError):
         for part in chain:
@@ -320,10 +331,8 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
             text = errors.words_of(part, ALL)
             if isinstance(part, RuntimeError) and "DataLoader worker" in text:
                 what = f"a worker process was lost ({text[:200]})"
-                fix = (
-                    "look at memory and /dev/shm, and whether the store was changed, "
-                    "or set workers.kind=thread"
-                )
+                fix = "look at memory and /dev/shm, and whether the store was changed, "
+                fix += "or set workers.kind=thread"
                 return errors.ResourceError(102, "workers", what, fix)
         if fault is not None:
             fix = "another rank ended or hangs; its own line says why"

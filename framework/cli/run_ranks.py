@@ -1,4 +1,4 @@
-"""Run in this process, or in ranks that are started through ``start_rank``."""
+"""Pack what is missing, then run in this process, or in ranks that are started for it."""
 
 import json
 import os
@@ -6,33 +6,31 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from hydra.core.hydra_config import HydraConfig
+
 from framework import errors
-from framework.cli.allowed import find_packages
-from framework.cli.outcome import (
-    RunOutcome,
-    conclude,
-    exchange_error,
-    newest_checkpoint,
-    outcome_of,
-    told_code,
-)
-from framework.cli.progress import pack_missing
+from framework.cli import outcome
+from framework.cli.arguments import find_packages
+from framework.cli.outcome import RunOutcome
 from framework.cli.signals import StopSignals
+from framework.cli.tables import progress_bar
+from framework.config.prepare_data import packed_from_others, prepare
 from framework.config.schema import DALI
 from framework.config.targets import check_targets
+from framework.contracts.records import is_numbered, notes_of
 from framework.measure.host import num_cores
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packed, Packing
 from framework.parallel.hang import end_useless, hung_rank
 from framework.parallel.start_ranks import Meeting, share_text
 from framework.run import run
 from framework.store.staging import remove_leftovers
-from framework.system.durable import remove_leftovers as remove_temporary
-from framework.system.durable import uninterrupted, write_json
+from framework.system import durable, stopping
 from framework.system.run_dir import note, noted
-from framework.system.stopping import die_with_parent, exit_code, leave, undone
 
 Config = dict[str, Any]
 
@@ -49,6 +47,70 @@ LASTING = tuple(
 )
 
 
+def _say(text: str) -> None:
+    errors.say(text, sys.stderr)
+
+
+def _note(text: str) -> None:
+    _say(f"note: {text}")
+
+
+def print_notes(part: object) -> None:
+    """Print what the user should know about an input, or about the rule of splits."""
+    for text in notes_of(part):
+        _note(text)
+
+
+def pack_missing(config: Config, allowed: Sequence[str]) -> None:
+    """Pack the stores that ``config`` describes and that are missing.
+
+    Print a note for an existing store that was packed from another source than the typed one.
+    """
+    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    if any(word.lstrip("+").startswith(("source=", "prepare.")) for word in typed):
+        for path, source in packed_from_others(config):
+            words = f"{path} was packed before, from {source}, and is read as it is"
+            _note(f"{words}; dataset=OTHER packs anew")
+    prepare(config, allowed, show_packing, _note)
+
+
+def show_packing(packing: Packing, num_workers: int | None = None) -> Packed:
+    """Pack with a progress bar on standard error, and print what was made."""
+    with progress_bar(packing.path) as (console, tell):
+        packed = pack(packing, num_workers, tell, on_note=_note)
+    manifest = packed.manifest
+    lines: list[str] = []
+    if manifest is not None and manifest.classes:
+        names = [f"{number} = {name}" for number, name in enumerate(manifest.classes)]
+        labels = errors.printable(errors.listed(names))
+        if is_numbered(manifest.classes):
+            labels = f"numbers as they are, 0 to {len(names) - 1}"
+        lines.append(f"labels: {labels}")
+    total = sum(split.num_records for split in packed.splits)
+    for split in packed.splits:
+        share = f"{split.num_records / total:.2%} of the records"
+        lines.append(f"{split.name}: {split.num_records} records, {share}, in {split.path}")
+    if manifest is not None:
+        made = (
+            f"packed {manifest.num_records} records into {', '.join(packing.paths.values())}: "
+            f"{packed.num_bytes:,} bytes, {packed.seconds:.1f} s, "
+            f"{manifest.num_records / packed.seconds:,.0f} records/s, {len(packed.bad)} skipped"
+        )
+        if packed.resumed:
+            made += f" ({packed.resumed} items had been finished before)"
+        lines.append(made)
+    else:
+        others = "another part has made the store"
+        if packed.waiting:
+            others = f"{packed.waiting} jobs of other parts are not done yet: "
+            others += "the last part to end makes the store"
+        lines.append(f"part {packing.part} of {packing.parts} is done; {others}")
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    sys.stderr.flush()
+    return packed
+
+
 class RankedJob(NamedTuple):
     """What every process of a run needs to know."""
 
@@ -63,7 +125,7 @@ class RankedJob(NamedTuple):
             try:
                 return action(self, *arguments)
             except Exception as error:
-                fault = exchange_error(error)
+                fault = outcome.exchange_error(error)
                 if fault is None or "RANK" not in os.environ:
                     raise
                 # an exchange has failed: find out whether another rank hangs
@@ -74,7 +136,7 @@ class RankedJob(NamedTuple):
                 raise hung from error
 
         debugs = bool(self.config["debug"])
-        return outcome_of(attempt, Path(self.run_dir), debugs, self.allowed)
+        return outcome.outcome_of(attempt, Path(self.run_dir), debugs, self.allowed)
 
     def as_text(self, **more: str) -> str:
         return json.dumps({**self._asdict(), "secrets": noted(), **more})
@@ -97,7 +159,7 @@ def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = Fa
     apart = in_sweep and job.config["data"]["source"]["_target_"] == DALI
     if ("num_processes" in job.config["parallel"] or apart) and "RANK" not in os.environ:
         return launch_ranks(job, meeting)
-    return _run(job, StopSignals(of_rank=False))
+    return _train(job, StopSignals(of_rank=False))
 
 
 def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
@@ -107,10 +169,35 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
     """
     job = read_job(meeting.share(None))._replace(allowed=allowed)
     check_targets(job.config, allowed)
-    return told_code(job.outcome(run_here, meeting))
+    return outcome.report_failure(job.outcome(run_here, meeting))
 
 
-def _run(job: RankedJob, signals: StopSignals) -> RunOutcome:
+def run_shared(composed: RankedJob | None) -> int:
+    """Run one rank under a launcher that is not ours, such as torchrun. Return the exit code.
+
+    Rank 0 composes the job. The other ranks pass None and get it through the launcher's store.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        stopping.die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
+
+    def share_and_train(job: RankedJob) -> RunOutcome:
+        find_packages(job.allowed)
+        if composed is not None:
+            pack_missing(job.config, job.allowed)  # before the other ranks start, which read it
+            share_text(job.as_text())
+        return _train(job, StopSignals(of_rank=True))
+
+    job = composed or read_job(share_text(None))
+    ended = job.outcome(share_and_train)
+    if composed is None:
+        code = outcome.report_failure(ended)
+    else:
+        code = outcome.conclude(ended, Path(job.run_dir), short=False)
+    end_useless()
+    return code
+
+
+def _train(job: RankedJob, signals: StopSignals) -> RunOutcome:
     with signals:
         summary = run(job.config, Path(job.run_dir), job.allowed, signals.stopped, _say)
     step = summary["steps"]
@@ -122,14 +209,10 @@ def _run(job: RankedJob, signals: StopSignals) -> RunOutcome:
     return RunOutcome(signals.exit_code, reason, step)
 
 
-def _say(text: str) -> None:
-    errors.say(text, sys.stderr)
-
-
 def launch_ranks(
     job: RankedJob,
     meeting: Meeting | None = None,
-    module: str = "framework.cli.start_rank",
+    module: str = "framework.cli.signals",
 ) -> RunOutcome:
     """Start the ranks, each of which runs ``module`` on the job, and wait for them.
 
@@ -153,7 +236,7 @@ def launch_ranks(
         environment["GLOO_SOCKET_IFNAME"] = interface  # gloo would guess it from the host's name
     signal_number = 0
     failure = ""
-    tidy = undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
+    tidy = stopping.undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
     # a file in memory, since its text holds the environment's secrets
     with tidy, os.fdopen(os.memfd_create("paceline"), "w") as file:
         file.write(job.as_text(launcher=launcher))
@@ -167,13 +250,13 @@ def launch_ranks(
     # a second signal must not change how the run ends
     StopSignals(of_rank=False).__enter__()
     outcomes = _read_outcomes(run_dir, launcher)
-    remove_temporary(run_dir)  # of ranks that were killed while they wrote
+    durable.remove_leftovers(run_dir)  # of ranks that were killed while they wrote
     silent: list[int] = []
     if meeting is None:
         silent = [rank for rank in range(num_processes) if rank not in outcomes]
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
-        reason = f"stopped at once; {newest_checkpoint(run_dir)}"
-        return RunOutcome(exit_code(signal_number), reason)
+        reason = f"stopped at once; {outcome.newest_checkpoint(run_dir)}"
+        return RunOutcome(stopping.exit_code(signal_number), reason)
     return _cause(outcomes, silent, failure)
 
 
@@ -183,10 +266,10 @@ def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, RunOutcome]:
     outcomes: dict[int, RunOutcome] = {}
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         rank = int(path.name.split(".")[1].removeprefix("rank"))
-        outcome = RunOutcome(**json.loads(path.read_text(encoding="utf-8")))
-        if outcome.code and outcome.rank is None:
-            outcome = outcome._replace(rank=rank)
-        outcomes[rank] = outcome
+        ended = RunOutcome(**json.loads(path.read_text(encoding="utf-8")))
+        if ended.code and ended.rank is None:
+            ended = ended._replace(rank=rank)
+        outcomes[rank] = ended
         path.unlink()
     return outcomes
 
@@ -195,59 +278,26 @@ def _cause(by_rank: dict[int, RunOutcome], silent: list[int], failure: str) -> R
     """Return the outcome that explains the others: that of the first rank with an error of its own,
     then of one that names another rank that hangs, then of one that left nothing, then any.
     """
+    exchange = errors.DistributedError.exit_code
     outcomes = list(by_rank.values())
-    own = [
-        outcome
-        for outcome in outcomes
-        if outcome.code not in (0, errors.DistributedError.exit_code)
-    ]
-    named = [ended for rank, ended in by_rank.items() if ended.rank not in (None, rank)]
-    if own or named:
-        return [*own, *named][0]
+    own = [ended for ended in outcomes if ended.code not in (0, exchange)]
+    own += [ended for rank, ended in by_rank.items() if ended.rank not in (None, rank)]
+    if own:
+        return own[0]
     if outcomes and not failure:
         return outcomes[0]
     if silent:
         fix = "was it killed? look at memory and the system's log"
         lost = errors.DistributedError(102, f"rank {silent[0]}", "ended without a word", fix)
-        steps = [outcome.step for outcome in outcomes if outcome.step is not None]
-        return RunOutcome(lost.exit_code, str(lost), max(steps, default=None), silent[0])
-    failed = RunOutcome(errors.DistributedError.exit_code, failure)
-    return next((outcome for outcome in outcomes if outcome.code), failed)
-
-
-def run_shared(composed: RankedJob | None) -> int:
-    """Run one rank under a launcher that is not ours, such as torchrun. Return the exit code.
-
-    Rank 0 composes the job. The other ranks pass None and get it through the launcher's store.
-    """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
-    job = composed or read_job(share_text(None))
-    outcome = job.outcome(_run_shared, composed is not None)
-    if composed is None:
-        code = told_code(outcome)
-    else:
-        code = conclude(outcome, Path(job.run_dir), short=False)
-    end_useless()
-    return code
-
-
-def _run_shared(job: RankedJob, leads: bool) -> RunOutcome:
-    find_packages(job.allowed)
-    if leads:
-        pack_missing(job.config, job.allowed)  # before the other ranks start, which read it
-        share_text(job.as_text())
-    return _run(job, StopSignals(of_rank=True))
+        steps = [ended.step for ended in outcomes if ended.step is not None]
+        return RunOutcome(exchange, str(lost), max(steps, default=None), silent[0])
+    return next((ended for ended in outcomes if ended.code), RunOutcome(exchange, failure))
 
 
 def run_rank(path: str, action: Callable[[RankedJob], RunOutcome]) -> NoReturn:
     """Run ``action`` in a rank that ``launch_ranks`` has started, and end the process."""
     job, result = _of_launcher(path)
-    outcome = job.outcome(action)
-    with uninterrupted():
-        write_json(result, outcome._asdict())
-    end_useless()
-    leave(outcome.code)
+    stopping.leave(_written(result, job.outcome(action)).code)
 
 
 def _of_launcher(path: str) -> tuple[RankedJob, Path]:
@@ -259,10 +309,17 @@ def _of_launcher(path: str) -> tuple[RankedJob, Path]:
     return job, Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
 
 
-def main(path: str) -> NoReturn:
+def _written(result: Path, ended: RunOutcome) -> RunOutcome:
+    with durable.uninterrupted():
+        durable.write_json(result, ended._asdict())
+    end_useless()
+    return ended
+
+
+def train_rank(path: str) -> NoReturn:
     """Run a rank of training that ``launch_ranks`` has started, and end the process.
 
-    The launcher restarts all ranks unless the exit code is 0. A rank that was told to stop
+    The launcher restarts all ranks unless the exit code is 0. A rank that a signal has stopped
     therefore ends with 0, and only its file says so.
     """
     job, result = _of_launcher(path)
@@ -270,23 +327,20 @@ def main(path: str) -> NoReturn:
     if result.exists():
         code = json.loads(result.read_text(encoding="utf-8"))["code"]
         if code in LASTING:
-            leave(code)
+            stopping.leave(code)
     result.unlink(missing_ok=True)
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if os.environ["RANK"] == "0" and restarts != "0":
         count = f"{restarts} of {config['parallel']['max_restarts']}"
-        _say(f"note: a rank was lost; all start again ({count}), from the newest state")
+        _note(f"a rank was lost; all start again ({count}), from the newest state")
     if not config["resume"]["run"]:  # a restarted rank continues from what was saved here before
         resume = {**config["resume"], "run": job.run_dir, "auto": True}
         job = job._replace(config={**config, "resume": resume})
     signals = StopSignals(of_rank=True)
-    outcome = job.outcome(_run, signals)
-    with uninterrupted():
-        write_json(result, outcome._asdict())
-    end_useless()
-    if outcome.code not in (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED):
-        leave(outcome.code)
+    code = _written(result, job.outcome(_train, signals)).code
+    if code not in (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED):
+        stopping.leave(code)
     # stopped on another host: this host's launcher, which waits for nobody, has to know
     if not signals.stopped() and config["parallel"].get("num_nodes", 1) > 1:
         os.kill(os.getppid(), signal.SIGUSR1)
-    leave(0)
+    stopping.leave(0)

@@ -1,6 +1,8 @@
-"""Signals during training: the first stops the run after its step, the second ends it at once.
+"""Signals during training, and the start of a rank: ``python -m framework.cli.signals FILE``.
 
-They are SIGINT, SIGTERM, and SIGUSR1, which is Slurm's warning before its time limit.
+SIGINT, SIGTERM and SIGUSR1, which is Slurm's warning before its time limit, mean the same: the
+first stops the run after its step, the second ends it at once. They get their meaning before
+anything large is imported.
 """
 
 import os
@@ -12,11 +14,11 @@ from types import FrameType
 from typing import Any
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
-from framework.system.stopping import NUMBERS, SAME_S, end, set_all
+from framework.system.stopping import NUMBERS, SAME_S, die_with_parent, end, set_all
 
 
 class StopSignals:
-    """A context that notes signals. After the block one changes nothing, until ``end_again``.
+    """A context that notes signals. After the block a signal changes nothing until ``end_again``.
 
     A rank notes signals after the first call of ``stopped``, which follows its first step: until
     then it has nothing to save, so it ends at once. After the block it ignores them.
@@ -24,22 +26,32 @@ class StopSignals:
 
     def __init__(self, of_rank: bool) -> None:
         self._of_rank = of_rank
-        self._waiting = of_rank
+        self._waits_for_step = of_rank
         self._first = 0
-        self._at = 0.0
+        self._first_s = 0.0
         self._home = os.getpid()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        if not self._waiting:
-            self._take()
+        if not self._waits_for_step:
+            self._install()
         return self
 
-    def _take(self) -> None:
+    def _install(self) -> None:
         global _last  # noqa: PLW0603  # a process has one set of handlers
+
+        def note(number: int, _: FrameType | None) -> None:
+            if os.getpid() != self._home:
+                return  # a worker without handlers of its own: its parent decides
+            if not self._first:
+                self._first = number
+                self._first_s = time.monotonic()
+            elif time.monotonic() - self._first_s > SAME_S:
+                end(number)
+
         if threading.current_thread() is threading.main_thread():
             _last = self
-            self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
+            self._before = {number: signal.signal(number, note) for number in NUMBERS}
 
     def __exit__(self, *_: object) -> None:
         if self._before and self._of_rank:
@@ -47,25 +59,14 @@ class StopSignals:
 
     def stopped(self) -> bool:
         """Return whether the run should stop."""
-        if self._waiting:
-            self._waiting = False
-            self._take()
+        if self._waits_for_step:
+            self._waits_for_step = False
+            self._install()
         return self._first != 0
 
     @property
     def exit_code(self) -> int:
-        if self._first == signal.SIGINT:
-            return EXIT_INTERRUPTED
-        return EXIT_PREEMPTED
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._home:
-            return  # a worker without handlers of its own: its parent decides
-        if not self._first:
-            self._first = number
-            self._at = time.monotonic()
-        elif time.monotonic() - self._at > SAME_S:
-            end(number)
+        return EXIT_INTERRUPTED if self._first == signal.SIGINT else EXIT_PREEMPTED
 
     def put_back(self) -> None:
         """Restore the handlers from before the block, and let them answer a noted signal."""
@@ -86,8 +87,24 @@ def end_again() -> None:
         last.put_back()
 
 
-def reader_has_gone() -> int:
+def closed_output_code() -> int:
     """Return the exit code for output that nobody reads, as in ``| head``, which is no error."""
     # Without this Python complains again when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_PIPE
+
+
+def begin_rank(path: str) -> None:
+    """Let this process end with its launcher, which holds the file ``path`` in memory."""
+    die_with_parent()
+    set_all(signal.SIG_DFL)  # there is nothing to save before the first step
+    # The launcher may have died before the kernel knew that this process must die with it.
+    if not os.path.exists(path):
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    begin_rank(sys.argv[1])
+    from framework.cli.run_ranks import train_rank
+
+    train_rank(sys.argv[1])

@@ -1,13 +1,28 @@
-"""Numbers as text, with three significant digits and a unit, and tables of them on a terminal."""
+"""What commands print: numbers with their units, tables, bars of progress, the end of a run."""
 
 import math
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from rich import progress
 from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 
-from framework.errors import printable
+from framework.config.schema import PROFILE
+from framework.contracts.span import IDLE, LateRank
+from framework.contracts.waits import slow_words
+from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, printable
+from framework.measure.statistics import BUSY_CORES
+from framework.system.run_dir import SUMMARY, read_object
 from framework.system.safe_text import SafeConsole
+
+if TYPE_CHECKING:
+    from framework.pack.packing import OnProgress, PackProgress
 
 NONE = "\N{EN DASH}"
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -22,6 +37,18 @@ TIMES = (
 COLUMNS = 110  # without a terminal Rich wraps rows at 80 columns
 BORDERS = 3  # around a cell, beside one more for the whole row
 FOLDED = 8  # the narrowest that a column becomes whose cells may be folded
+STAGES = ("read", "decode", "transform", "collate")
+# Key of the summary's usage, its label, its divisor and unit.
+USAGE = (
+    ("cpu_cores", "this process", 1, ".2f", "cores"),
+    ("workers_cpu_cores", "workers", 1, ".2f", "cores"),
+    ("others_cpu_cores", "other programs", 1, ".2f", "cores"),
+    ("gpu_busy_share", "GPU busy", 0.01, ".0f", "%"),
+    ("peak_rss_bytes", "peak memory", 2**30, ".2f", "GiB"),
+    ("peak_tree_rss_bytes", "with workers at most", 2**30, ".2f", "GiB"),
+    ("peak_device_bytes", "of the device", 2**30, ".2f", "GiB"),
+)
+MENTIONED_CORES = 0.1  # the least that other programs keep busy to be mentioned
 
 
 def rate(value: float | None) -> str:
@@ -115,3 +142,149 @@ def print_table(
     console = SafeConsole()
     console.width = max(console.width, COLUMNS, width)
     console.print(table)
+
+
+@contextmanager
+def progress_bar(name: str) -> Generator[tuple[Console, "OnProgress"]]:
+    """Yield the console and a function that draws the bar of a phase, on a terminal."""
+    figures = "{task.completed}/{task.total}  {task.fields[rate]:,.0f} records/s  "
+    figures += "{task.fields[mb]:,.1f} MB"
+    bar = _bar("{task.fields[phase]} {task.description}", progress.TextColumn(figures))
+    phase, began, before = "", 0.0, 0  # and the time and the records at its beginning
+    with bar:
+        task = bar.add_task(name, total=None, mb=0.0, rate=0.0, phase="preparing")
+
+        def draw(now: "PackProgress") -> None:
+            nonlocal phase, began, before
+            if now.phase != phase:
+                phase, began, before = now.phase, time.monotonic(), now.records
+                bar.reset(task, total=now.num_items)
+            bar.update(
+                task,
+                completed=now.records if phase == "joining" else now.items,
+                total=now.num_items,
+                mb=now.num_bytes / 1e6,
+                rate=(now.records - before) / max(1e-3, time.monotonic() - began),
+                phase=phase,
+            )
+
+        yield bar.console, draw
+
+
+@contextmanager
+def counted_bar(words: str, total: int | None = None) -> Generator[Callable[..., None]]:
+    """Yield a function that takes ``completed``, ``advance`` or ``total`` of counted work."""
+    with _bar("{task.description}", progress.MofNCompleteColumn()) as bar:
+        yield partial(bar.update, bar.add_task(printable(words), total=total))
+
+
+def _bar(words: str, figures: progress.ProgressColumn) -> progress.Progress:
+    """Return a bar that is drawn on a terminal only, and removed at the end."""
+    console = SafeConsole(stderr=True)
+    return progress.Progress(
+        progress.TextColumn(words, markup=False),
+        progress.BarColumn(),
+        figures,
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def print_run(run_dir: Path, code: int, short: bool) -> None:
+    """Print the tables of one run, or one line for a job of a sweep (``short``)."""
+    summary: dict[str, Any] = {}
+    if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
+        summary = read_object(run_dir / SUMMARY)
+    lines: list[str] = []
+    if summary and short:
+        rate = f"{summary['records_per_s']:,.0f} records/s{_other_programs(summary)}"
+        lines.append(f"{metrics_words(summary)}  {rate}")
+    elif summary:
+        if summary.get("spans"):
+            print_spans(summary["spans"])
+        if ranks := summary.get("ranks"):
+            rows: list[list[str]] = []
+            for name, span in ranks["spans"].items():
+                times = (f"{1e3 * span[key]:.3f} ms" for key in ("min_s", "median_s", "max_s"))
+                rows.append([name, *times, str(span["rank"])])
+            heads = ("min", "median", "max", "slowest rank")
+            print_table(f"the mean step of {ranks['num']} ranks", ["span"], heads, rows)
+            if ranks["late"]:
+                lines.append(LateRank(**ranks["late"]).words)
+        lines += _result_lines(summary)
+    for trace in sorted((run_dir / PROFILE).glob("*")):
+        lines.append(f"trace: {trace} (open it at https://ui.perfetto.dev)")
+    if summary:
+        lines.append(f"run directory: {run_dir}")
+    console = SafeConsole()
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def print_spans(spans: Mapping[str, Any]) -> None:
+    """Print the table of the spans of a step, from their figures in ``summary.json``."""
+    rows: list[list[str]] = []
+    for name, span in spans.items():
+        times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
+        rows.append([name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s"])
+    heads = ("share", "p50", "p90", "mean", "total")
+    print_table("where the step time went", ["span"], heads, rows)
+
+
+def _result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the tables have no room for: reading, the machine, and the result."""
+    if IDLE in summary.get("spans", {}):
+        yield (
+            "wait is the host's, beside which the device may work; "
+            "idle, the device's, is what it costs"
+        )
+    if stages_s := summary.get("stages_s"):
+        names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
+        line = "reading, thread-seconds: "
+        line += "  ".join(f"{name} {stages_s[name]:.2f}" for name in names)
+        queue = summary.get("queue", {})
+        if queue.get("ready") is not None:
+            line += f", {queue['ready']:.1f} of {queue['depth']} batches ready"
+        yield line
+    if content := summary.get("content"):
+        shares = "  ".join(f"{name} {100 * share:.1f} %" for name, share in content.items())
+        yield f"in the batches: {shares}"
+    usage = dict(summary.get("usage", {}))
+    if usage.get("others_cpu_cores", 0.0) < MENTIONED_CORES:
+        usage.pop("others_cpu_cores", None)
+    used = [
+        f"{label} {usage[key] / divisor:{form}} {unit}"
+        for key, label, divisor, form, unit in USAGE
+        if key in usage
+    ]
+    if used:
+        yield "  ".join(used)
+    if _other_programs(summary) and "peak_device_bytes" not in usage:
+        yield (
+            "other programs keep cores busy: the threads of a step wait for each other then; "
+            "OMP_NUM_THREADS=1 may be faster"
+        )
+    if slow := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
+        yield slow
+    if skipped := summary.get("skipped_steps"):
+        yield f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
+    steps = f"{summary['run_steps']} steps in {summary['wall_s']:.1f} s"
+    yield f"{summary['status']}: {steps}, {summary['records_per_s']:,.0f} records/s"
+    if reason := summary.get("reason"):
+        yield f"ended early: {reason}"
+    if summary["val"]:
+        best = metrics_words({"val": summary["best"]}).removeprefix("val ")
+        yield f"{metrics_words(summary)}  (best {best})"
+
+
+def _other_programs(summary: Mapping[str, Any]) -> str:
+    others = summary.get("usage", {}).get("others_cpu_cores", 0.0)
+    return f"  (beside other programs on {others:.1f} cores)" if others >= BUSY_CORES else ""
+
+
+def metrics_words(summary: Mapping[str, Any]) -> str:
+    """Return the means of the last validation; nothing if there is none."""
+    values = [f"{name} {mean:.4f}" for name, mean in summary["val"].items() if name != "step"]
+    return "val " + "  ".join(values) if values else ""

@@ -5,10 +5,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from framework.cli.allowed import Grant, allowed_targets, granted
+from framework.cli.arguments import Grant, allowed_targets, granted
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import resolved
-from framework.cli.outcome import RunOutcome, told
+from framework.cli.outcome import RunOutcome, run_action
 from framework.cli.tables import plural
 from framework.config.schema import Rule, check_known, check_values
 from framework.config.targets import SUFFIXES, check_targets
@@ -22,7 +22,7 @@ FORMATS = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
 
 def main(arguments: list[str]) -> int:
     grant = granted(arguments)
-    return run_app("pack", arguments, lambda cfg: told(lambda _: _run(cfg, grant)))
+    return run_app("pack", arguments, lambda cfg: run_action(lambda _: _run(cfg, grant)))
 
 
 def _run(cfg: DictConfig, grant: Grant) -> RunOutcome:
@@ -34,7 +34,7 @@ def _run(cfg: DictConfig, grant: Grant) -> RunOutcome:
     with message_if_stopped("stopped{by}: finished jobs are kept; the same command continues"):
         path = _output_path(config["output"])
         # These load torch, which a wrong key should not have to wait for.
-        from framework.cli.progress import print_notes, show_packing  # noqa: PLC0415
+        from framework.cli.run_ranks import print_notes, show_packing  # noqa: PLC0415
         from framework.config import prepare_data  # noqa: PLC0415
 
         source = prepare_data.input_of("input", config["input"], config["pack"], allowed)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from framework.cli.options import option, run_options
-from framework.cli.outcome import RunOutcome
+from framework.cli.outcome import RunOutcome, option, run_options
 from framework.errors import ConfigError, DataError, say
 from framework.system.stopping import message_if_stopped
 
@@ -33,7 +32,7 @@ def _verify(options: VerifyOptions, _: Path) -> RunOutcome:
         fix = "give 'paceline verify STORE [STORE ...]'"
         raise ConfigError(101, f"stores = {stores}", "names nothing", fix)
     # This loads torch, which a wrong key should not have to wait for.
-    from framework.cli.progress import progress_bar  # noqa: PLC0415
+    from framework.cli.tables import progress_bar  # noqa: PLC0415
     from framework.measure.host import num_cores  # noqa: PLC0415
     from framework.pack.verify_store import verify  # noqa: PLC0415
 

@@ -149,12 +149,9 @@ class AugmentTraits:
         return self
 
 
-SAYS_NOTHING = AugmentTraits()
-
-
 def traits_of(augment: Augment) -> AugmentTraits:
     """Return what an augment says of itself."""
-    return augment if isinstance(augment, AugmentTraits) else SAYS_NOTHING
+    return augment if isinstance(augment, AugmentTraits) else AugmentTraits()
 
 
 def chance(name: str, value: float) -> float:

@@ -163,9 +163,12 @@ class LateRank(NamedTuple):
     @property
     def words(self) -> str:
         """The finding as a sentence."""
+        late = f"{1e3 * self.late_s:.0f}"
+        if self.late_s < 0.1:
+            late = f"{1e3 * self.late_s:.3g}"
         return (
             f"rank {self.rank} is late in {100 * self.steps_share:.0f} % of the steps, "
-            f"in `{self.span}`, by {_milliseconds(self.late_s)}; "
+            f"in `{self.span}`, by {late} ms; "
             f"the others lost {100 * self.lost_share:.0f} % of the run"
         )
 
@@ -181,7 +184,3 @@ class RankReport:
     def as_dict(self) -> dict[str, Any]:
         spans = {name: span._asdict() for name, span in self.spans.items()}
         return {"num": self.num_ranks, "spans": spans, "late": self.late and self.late._asdict()}
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms" if seconds < 0.1 else f"{1e3 * seconds:.0f} ms"

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from framework.cli.allowed import find_packages
+from framework.cli.arguments import find_packages
 from framework.config.assemble import Assembly
 from framework.data.dali import DALISource
 from framework.data.dataloader import LoaderSource

@@ -18,9 +18,8 @@ import pytest
 import torch
 
 from framework.cli import precedence
-from framework.cli.allowed import granted
-from framework.cli.arguments import literal
-from framework.cli.compose_config import composed
+from framework.cli.arguments import granted, literal
+from framework.cli.hydra_app import composed
 from framework.errors import PacelineError
 from framework.main import run
 from framework.system import stopping
@@ -145,7 +144,7 @@ def _same_process() -> Generator[None]:
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     repeats = torch.are_deterministic_algorithms_enabled()
-    precedence._told.clear()
+    precedence._noted.clear()
     try:
         with warnings.catch_warnings():
             warnings.resetwarnings()  # pytest makes errors of them

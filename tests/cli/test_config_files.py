@@ -15,7 +15,7 @@ from framework.cli.hydra_session import (
     MOST_REFERENCES,
     RESOLVE,
     CheckedFolder,
-    _count_references_anew,
+    _reset_reference_counts,
 )
 from framework.errors import ConfigError
 from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
@@ -144,7 +144,7 @@ KNOWN = "cfec8e7464e2603b42a94ebc78f9ba6adf8357a3e12b225cf3d5c7dd33cf61f6"
 
 @pytest.fixture
 def limited():
-    _count_references_anew()
+    _reset_reference_counts()
 
 
 def test_the_method_of_omegaconf_that_is_replaced_is_the_known_one():
@@ -171,7 +171,7 @@ def test_references_are_counted_for_each_configuration():
     config = OmegaConf.create({"a": "x", **{f"b{number}": "${a}" for number in range(600)}})
     assert MOST_REFERENCES < 1200
     for _ in range(2):
-        _count_references_anew()
+        _reset_reference_counts()
         OmegaConf.to_container(config, resolve=True)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from framework.cli.outcome import print_run
+from framework.cli.tables import print_run
 from framework.commands.train.train import SweepJob, print_sweep
 from framework.contracts.span import LateRank
 from framework.system.run_dir import write_object

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.options import option, read_options, rules_of, run_options
-from framework.cli.outcome import RunOutcome
+from framework.cli.outcome import RunOutcome, option, read_options, rules_of, run_options
 from framework.errors import ConfigError
 from framework.main import run
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from framework.cli import precedence
 from framework.cli.hydra_session import hydra_session
-from framework.cli.precedence import with_recipe_said, without_null
+from framework.cli.precedence import with_named_recipe, without_null
 from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
 from tests.conftest import make_records, write_store
 
@@ -115,7 +115,7 @@ def test_without_a_recipe_data_must_be_named():
     ],
 )
 def test_words_of_the_default_recipe_name_it_beside_words_that_name_data(words, later, whole):
-    assert with_recipe_said(words, later) == whole
+    assert with_named_recipe(words, later) == whole
 
 
 # --------------------------------------------------------------------------------- choices of null

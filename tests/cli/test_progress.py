@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from framework.cli.progress import show_packing
+from framework.cli.run_ranks import show_packing
 from framework.config.prepare_data import default_options, packing_of, preparation_of
 from framework.errors import ConfigError
 from framework.input.arrays import ArraysInput

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 
-from framework.cli.allowed import granted
-from framework.cli.compose_config import composed
+from framework.cli.arguments import granted
 from framework.cli.explain import explain, unknown_key
+from framework.cli.hydra_app import composed
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline, refusal_of, started
 

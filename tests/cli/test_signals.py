@@ -1,5 +1,6 @@
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import framework.cli.signals
-from framework.cli.signals import StopSignals, end_again, reader_has_gone
+from framework.cli.signals import StopSignals, closed_output_code, end_again
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
 from framework.system.stopping import NUMBERS, install
 from tests.faults.forked import Command, wait_for
@@ -68,11 +69,11 @@ def test_a_signal_of_a_job_is_answered_by_the_handlers_before_it():
     assert noted == [signal.SIGTERM]
 
 
-def test_after_the_reader_has_gone_output_goes_nowhere(monkeypatch, tmp_path):
+def test_after_the_closed_output_code_output_goes_nowhere(monkeypatch, tmp_path):
     kept = (tmp_path / "out").open("w+")
     with kept:
         monkeypatch.setattr(sys, "stdout", kept)
-        assert reader_has_gone() == EXIT_PIPE
+        assert closed_output_code() == EXIT_PIPE
         os.write(kept.fileno(), b"nobody reads this")
     assert (tmp_path / "out").read_text() == ""
 
@@ -85,3 +86,14 @@ def test_a_signal_stops_a_whole_sweep():
         os.kill(command.pid, signal.SIGINT)
         assert command.wait().code == 130
     assert len([path for path in Path("sweep").iterdir() if path.is_dir()]) == 1
+
+
+def test_a_rank_whose_launcher_has_died_ends_before_torch_is_imported():
+    code = (
+        "import sys, framework.cli.signals as signals; "
+        "print('torch' in sys.modules, flush=True); signals.begin_rank('nowhere')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "False\n", "")

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from framework.cli.allowed import VARIABLE, Grant, allowed_targets, granted
 from framework.cli.arguments import (
+    VARIABLE,
+    Grant,
+    allowed_targets,
     block_words,
     check_output,
+    granted,
     literal,
-    option,
     quoted,
     split_words,
+    typed_value,
     with_store,
 )
 from framework.commands.bench.bench import axes_of
@@ -31,7 +34,7 @@ def parsed(word):
     ids=["separate", "joined", "short", "without"],
 )
 def test_an_option_has_the_value_behind_it(words, value):
-    assert option(words, "--name", "-n") == value
+    assert typed_value(words, "--name", "-n") == value
 
 
 def test_a_plain_word_stands_for_a_key_and_is_refused_beside_it():

@@ -16,7 +16,7 @@ from functools import cache
 
 from omegaconf import OmegaConf
 
-from framework.cli.explain import known_choices, known_keys
+from framework.cli import explain
 from framework.config.targets import CONF
 from framework.main import COMMANDS, run
 from tests.faults.lanes import Row, repeat
@@ -109,12 +109,14 @@ def groups(command: str) -> dict[str, list[str]]:
         for name in entry
         if "override" not in name and "@" not in name  # another package has no choices of its own
     ]
-    return {name: known_choices(command, name, None) for name in names}
+    return {name: explain.known_choices(command, name, None) for name in names}
 
 
 @cache
 def keys(command: str, chosen: tuple[str, ...]) -> list[str]:
-    return [key for key in known_keys(command, list(chosen), None) if not key.startswith("hydra")]
+    config = explain._chosen(command, list(chosen), None)
+    known = (*explain._groups(command), *explain._flat(config))
+    return [key for key in known if not key.startswith("hydra")]
 
 
 def chosen_parts(command: str, draw: random.Random) -> list[str]:

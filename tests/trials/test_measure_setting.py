@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
 from framework.config.assemble import Assembly
 from framework.errors import ResourceError
 from framework.trials.measure_setting import answer_to, is_memory, read_facts, together

@@ -3,8 +3,8 @@ from contextlib import closing
 import pytest
 import torch
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
 from framework.trials.probe import Counted, Probe, Rate, Windows
 from tests.conftest import make_records, write_store
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
 from framework.errors import DataError
 from framework.system import stopping
 from framework.trials import trial_process as module

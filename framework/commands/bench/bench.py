@@ -17,13 +17,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from framework.cli.allowed import Grant, granted
-from framework.cli.arguments import CONFIG_DIR, CommandWords, read_keys, split_words
-from framework.cli.compose_config import composed
+from framework.cli.arguments import CONFIG_DIR, CommandWords, Grant, granted, read_keys, split_words
 from framework.cli.explain import explained
+from framework.cli.hydra_app import composed
 from framework.cli.hydra_session import hydra_session, stamp
-from framework.cli.progress import counted_bar, pack_missing
-from framework.cli.tables import plural, rate
+from framework.cli.run_ranks import pack_missing
+from framework.cli.tables import counted_bar, plural, rate
 from framework.commands.bench import bench_lines
 from framework.commands.bench.bench_lines import Bench, Choice, label
 from framework.config.schema import Rule

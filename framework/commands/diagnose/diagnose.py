@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from framework.cli.arguments import read_keys, split_words
-from framework.cli.outcome import RunOutcome, outcome_of, told_code
-from framework.cli.precedence import with_recipe_said
+from framework.cli.outcome import RunOutcome, outcome_of, report_failure
+from framework.cli.precedence import with_named_recipe
 from framework.config.schema import Rule
 from framework.config.targets import CONF
 from framework.errors import ConfigError, did_you_mean
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
             outcome = outcome_of(action, folder, show_traceback="debug=trace" in arguments)
     finally:
         remove_if_empty()
-    return told_code(outcome)
+    return report_failure(outcome)
 
 
 def parse(arguments: Sequence[str]) -> Asked:
@@ -100,4 +100,4 @@ def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
         key = word.split("=")[0].lstrip("+~")
         if key not in keys and not key.startswith(groups):
             kept.append(word)
-    return [*with_recipe_said(kept, changes), *changes]
+    return [*with_named_recipe(kept, changes), *changes]

@@ -7,7 +7,7 @@ together, and the Trainer's `RankWatch` compares them. Each rank runs this modul
 
 import sys
 
-from framework.cli.start_rank import begin_rank
+from framework.cli.signals import begin_rank
 
 if __name__ == "__main__":  # signals get their meaning before anything large is imported
     begin_rank(sys.argv[1])
@@ -31,10 +31,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from framework.cli.allowed import find_packages
+from framework.cli.arguments import find_packages
 from framework.cli.outcome import RunOutcome
-from framework.cli.progress import pack_missing
-from framework.cli.run_ranks import RankedJob, launch_ranks, read_job, run_rank
+from framework.cli.run_ranks import RankedJob, launch_ranks, pack_missing, read_job, run_rank
 from framework.config.assemble import Assembly
 from framework.config.targets import check_targets
 from framework.config.training_parts import open_sinks, training_parts

@@ -13,12 +13,10 @@ from typing import Any
 
 import torch
 
-from framework.cli.allowed import granted
-from framework.cli.arguments import check_output, config_flags, option
-from framework.cli.compose_config import composed
+from framework.cli.arguments import check_output, config_flags, granted, typed_value
+from framework.cli.hydra_app import composed
 from framework.cli.outcome import RunOutcome
-from framework.cli.progress import pack_missing
-from framework.cli.run_ranks import RankedJob
+from framework.cli.run_ranks import RankedJob, pack_missing
 from framework.commands.diagnose import measure_run
 from framework.commands.diagnose.diagnose import RULES, Asked, changed
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
@@ -73,7 +71,7 @@ Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these addit
 
 def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -> RunOutcome:
     """Compose a run, diagnose it and print. ``own`` is an empty folder for files of the ranks."""
-    if option(arguments, "parallel.num_nodes") is None:
+    if typed_value(arguments, "parallel.num_nodes") is None:
         os.environ.update(rank_environment(os.environ))  # of a task of srun
     if os.environ.get("RANK", "0") != "0":
         measure_run.measured_as_rank(None, asked.seconds)  # rank 0 says how long

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
-from rich.table import Table
 
-from framework.cli.allowed import Grant, allowed_targets, granted
-from framework.cli.arguments import with_output, with_store
+from framework.cli.arguments import Grant, allowed_targets, granted, with_output, with_store
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import resolved
-from framework.cli.outcome import RunOutcome, spans_table, told
-from framework.cli.start_rank import begin_rank
+from framework.cli.outcome import RunOutcome, run_action
+from framework.cli.signals import begin_rank
+from framework.cli.tables import print_spans, print_table
 from framework.config.schema import check_known, check_values, option_rules
 from framework.config.targets import check_targets
 from framework.errors import ConfigError, ResourceError
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
 GROUPS = ("loader", "parallel", "precision")
 MOST_CLASSES = 20  # in the table; of more, those with the lowest f1
+SHARES = ("precision", "recall", "f1", "iou")
 JOB_KEYS = ("run", "weights", "select", "limit", "worst")
 
 
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the directory of the run."""
     grant = granted(arguments)
     arguments = with_output(with_store(arguments, "evaluate", "run"))
-    return run_app("evaluate", arguments, lambda cfg: told(partial(_evaluate, cfg, grant)))
+    return run_app("evaluate", arguments, lambda cfg: run_action(partial(_evaluate, cfg, grant)))
 
 
 def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
@@ -102,9 +102,9 @@ def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
     console = SafeConsole()
     for name, result in summary["sets"].items():
         if result["spans"]:
-            console.print(spans_table(result["spans"]))
+            print_spans(result["spans"])
         if "classes" in result:
-            console.print(_classes_table(result["classes"]))
+            print_classes(result["classes"])
         speed = f"{result['wall_s']:.1f} s, {result['records_per_s']:,.0f} records/s"
         evaluated = f"evaluated: {result['records']} records of {result['data']} in {speed}"
         console.print(evaluated, soft_wrap=True)
@@ -115,20 +115,18 @@ def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
     console.print(f"results: {output} ({files})", soft_wrap=True)
 
 
-def _classes_table(classes: list[dict[str, Any]]) -> Table:
-    """Return a row per class: all, or those that are guessed worst."""
+def print_classes(classes: list[dict[str, Any]]) -> None:
+    """Print a row per class: all, or those with the lowest f1."""
     title = "classes"
     if len(classes) > MOST_CLASSES:
         title = f"the {MOST_CLASSES} of {len(classes)} classes with the lowest f1"
         classes = sorted(classes, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
-    table = Table("class", title=title, title_justify="left")
-    for name in ("count", "precision", "recall", "f1", "iou"):
-        table.add_column(name, justify="right")
+    rows: list[list[str]] = []
     for row in classes[:MOST_CLASSES]:
-        figures = (row[name] for name in ("precision", "recall", "f1", "iou"))
-        cells = ("" if value is None else f"{value:.4f}" for value in figures)
-        table.add_row(row["name"], str(row["count"]), *cells)
-    return table
+        shares = (row[name] for name in SHARES)
+        cells = ("" if value is None else f"{value:.4f}" for value in shares)
+        rows.append([row["name"], str(row["count"]), *cells])
+    print_table(title, ["class"], ["count", *SHARES], rows)
 
 
 if __name__ == "__main__":  # a rank

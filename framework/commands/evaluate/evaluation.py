@@ -1,36 +1,51 @@
-"""Evaluate a saved run on one or more sets of data, by one rank of several, or alone."""
+"""Evaluate a saved run on one or more sets of data, and draw what was wrong.
+
+A rank of several evaluates its share. Rank 0 writes the results, a picture of the classes that are
+taken for each other, and a page of the worst records.
+"""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from framework.config.build import make_metrics
 from framework.config.init_weights import load_teacher
+from framework.config.input_source import as_pixels, class_name
 from framework.config.saved_run import SavedRun, chosen_file, open_run
+from framework.contracts import prediction
+from framework.contracts.batch import move
 from framework.contracts.class_labels import class_labels
 from framework.contracts.data import MicroBatch, MicroBatches, Source
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions, Predicts
 from framework.contracts.records import IGNORE
 from framework.contracts.training import PredictionMetrics
-from framework.errors import ResourceError, say, words_of
+from framework.errors import ResourceError, printable, say, words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
+from framework.media.decode import colored, data_uri, label_colors
 from framework.run import span_figures
-from framework.system.durable import write_json, write_text
+from framework.system.durable import write_bytes, write_json, write_text
 from framework.system.run_dir import redacted
 from framework.system.user_code import needed
 from framework.train.parts import GivenOutputs, OutputRecorder, evaluate, record_losses
 
 RESULT = "evaluation.json"
+TEMPLATES = Path(__file__).parent / "templates"
 MOST_CLASSES = 256  # of maps
+MOST_NAMED = 40  # classes that get names on the axes
+MOST_WRITTEN = 15  # classes whose counts are written into the squares
+LONGEST = 18  # characters of a name
+INCH_PER_CLASS = 0.32
 
 Summary = dict[str, Any]
 
@@ -60,10 +75,10 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
     try:
         needed("matplotlib", "report")
         needed("jinja2", "report")
-        from framework.commands.evaluate import evaluation_pages as pages  # noqa: PLC0415
+        draws = os.environ.get("RANK", "0") == "0"
     except ResourceError as error:
         say_once(f"note: no pictures and no page: {error.args[1]} {error.args[2]}; {error.args[3]}")
-        pages = None
+        draws = False
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
     files: list[str] = []
@@ -71,23 +86,22 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
     results: dict[str, Summary] = {}
     run = open_run(Path(job.run), allowed, job.weights, job.changes, say_once)
     try:
-        is_first = run.parallel.rank == 0
         load_teacher(run.objective)
         metrics = make_metrics(run.config, run.allowed, run.parallel, say_once, run.classes)
         for name, part in run.sets(job.data, job.select, job.limit).items():
             with closing(run.open_set(part)) as source:
                 results[name] = result = _evaluate_set(run, source, metrics, job.worst, say_once)
                 result["data"] = part.given
-                if is_first and pages is not None and result["worst"]:
-                    shown.append(pages.shown_set(run, name, result, source))
-            if is_first and pages is not None and "confusion" in result:
+                if draws and result["worst"]:
+                    shown.append(shown_set(run, name, result, source))
+            if draws and "confusion" in result:
                 files.append(f"confusion{name.removeprefix('val')}.png")
                 names = [figures["name"] for figures in result["classes"]]
-                pages.write_confusion(output / files[-1], result["confusion"], names)
-        if not is_first:
+                write_confusion(output / files[-1], result["confusion"], names)
+        if run.parallel.rank != 0:
             return
-        if pages is not None and shown:
-            page = pages.worst_page(shown, job.run, job.weights)
+        if shown:
+            page = worst_page(shown, job.run, job.weights)
             write_text(output / "worst.html", redacted(page))
             files.append("worst.html")
         summary = {
@@ -169,26 +183,23 @@ class _Watched:
                 if micro.weight > 0:  # no filler
                     began = time.perf_counter()
                     with torch.no_grad(), self.run.precision.autocast():
-                        self._count_classes(micro)
-                        if self.num_worst and not self.failure:
-                            self._find_worst(micro)
+                        self._look(micro)
                     self.extra_s += time.perf_counter() - began
                     self.clock.skip()
 
-    def _count_classes(self, micro: MicroBatch) -> None:
+    def _look(self, micro: MicroBatch) -> None:
+        """Count the classes of a batch, and keep its records with the highest losses."""
         objective = self.run.objective
-        if isinstance(objective, Predicts):
-            target = micro.batch.get(objective.target)
+        target = micro.batch.get(objective.target) if isinstance(objective, Predicts) else None
+        if isinstance(objective, Predicts) and isinstance(target, Tensor):
             given = GivenOutputs(self.model.outputs, len(micro.batch["index"]))
-            if not isinstance(target, Tensor):
-                return
             counts = counted(objective.predict(given, micro.batch), target)
             if counts is not None:
                 self._confusion = counts if self._confusion is None else self._confusion + counts
-
-    def _find_worst(self, micro: MicroBatch) -> None:
+        if not self.num_worst or self.failure:
+            return
         try:
-            losses = record_losses(self.run.objective, self.model.outputs, micro.batch)
+            losses = record_losses(objective, self.model.outputs, micro.batch)
         except Exception as error:  # noqa: BLE001  # an objective of the user's may need whole batches
             self.failure = f"{type(error).__name__}: {words_of(error)}"
             return
@@ -268,3 +279,111 @@ def class_figures(confusion: Tensor, classes: Sequence[str]) -> list[dict[str, A
         name = classes[number] if number < len(classes) else str(number)
         figures.append({"name": name, "count": int(count), **row})
     return figures
+
+
+def write_confusion(path: Path, confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> None:
+    """Write a PNG of the counts, [C][C]: the truth by row, the guess by column."""
+    # of an extra
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    from framework.cli.pages import styled  # noqa: PLC0415
+
+    counts = np.array(confusion, np.float64)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    number = len(counts)
+    side = min(16.0, max(4.5, 2 + INCH_PER_CLASS * number))
+    with styled():
+        figure = Figure(figsize=(side + 1, side), layout="constrained", facecolor="white")
+        axes = figure.add_subplot()
+        axes.grid(visible=False)
+        picture = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        figure.colorbar(picture, label="share of the true class", fraction=0.046)
+        axes.set(xlabel="predicted", ylabel="true")
+        if number <= MOST_NAMED:
+            names = [name if len(name) <= LONGEST else f"{name[:LONGEST]}…" for name in classes]
+            axes.set_xticks(range(number), names, rotation=90)
+            axes.set_yticks(range(number), names)
+        if number <= MOST_WRITTEN:
+            for row, column in zip(*counts.nonzero(), strict=True):
+                color = "white" if shares[row, column] > 0.5 else "black"
+                text = f"{counts[row, column]:.0f}"
+                axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+        file = BytesIO()
+        figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
+    write_bytes(path, file.getvalue())
+
+
+def shown_set(run: SavedRun, name: str, summary: Summary, source: Source) -> dict[str, Any]:
+    """Read the worst records of a set again, predict them, and draw them.
+
+    Return what the page shows of the set: ``worst`` has the pictures of each record, as pairs of a
+    field's name and a data URI, and what is known of it, as pairs of texts.
+    """
+    return {
+        "name": name,
+        "data": printable(str(summary["data"])),
+        "records": summary["records"],
+        "means": [(key, f"{value:.4f}") for key, value in summary["means"].items()],
+        "worst": [_shown_record(run, source, record) for record in summary["worst"]],
+    }
+
+
+def _shown_record(run: SavedRun, source: Source, record: Mapping[str, Any]) -> dict[str, Any]:
+    facts = [("loss", f"{record['loss']:.4f}")]
+    if record["key"]:
+        facts.append(("key", printable(record["key"])))
+    facts.append(("record", str(record["index"])))
+    pictures: list[tuple[str, str]] = []
+    shown = {"pictures": pictures, "facts": facts}
+    if not source.finds_records:
+        return shown
+    batch = source.records(torch.tensor([record["index"]]))  # alone: images may differ in size
+    maps = [name for name in source.manifest.label_maps if isinstance(batch[name], Tensor)]
+    for name, values in colored(batch, maps).items():
+        value = values[0] if isinstance(values, Tensor | list) and len(values) else None
+        if not isinstance(value, Tensor) or value.dtype != torch.uint8 or value.dim() != 3:
+            continue
+        if value.shape[0] in (1, 3):
+            pictures.append((name, data_uri(value.cpu().numpy())))
+    if isinstance(run.objective, Predicts):
+        predictions = run.predicted(run.finish(move(batch, run.device), 0))
+        facts += _words(run.classes, predictions, batch.get(run.objective.target))
+        pixels = None
+        if isinstance(predictions, PredictedMaps):
+            pixels = label_colors()[predictions.values[0].cpu().numpy().clip(0, 255)]
+        elif isinstance(predictions, prediction.PredictedImages):
+            pixels = as_pixels(predictions)[0]
+        if pixels is not None:
+            pictures.append(("predicted", data_uri(pixels.transpose(2, 0, 1))))
+    return shown
+
+
+def _words(classes: Sequence[str], predictions: Predictions, target: Any) -> list[tuple[str, str]]:
+    """Return what is right for the only record of a batch, and what is predicted."""
+    words: list[tuple[str, str]] = []
+    if isinstance(predictions, ClassProbabilities):
+        if isinstance(target, Tensor) and not target[0].dim():
+            words.append(("label", printable(class_name(classes, int(target[0])))))
+        probability, best = predictions.values[0].max(0)
+        name = printable(class_name(classes, int(best)))
+        words.append(("predicted", f"{name} ({float(probability):.3f})"))
+    elif isinstance(predictions, prediction.PredictedTexts):
+        if isinstance(target, list):
+            words.append(("text", printable(str(target[0]))))
+        words.append(("predicted", printable(predictions.values[0])))
+    elif isinstance(predictions, prediction.PredictedBoxes):
+        words.append(("boxes", str(len(predictions.values[0].boxes))))
+    return words
+
+
+def worst_page(parts: Sequence[Mapping[str, Any]], run: str, weights: str) -> str:
+    """Return the HTML of sets, as ``shown_set`` returns them."""
+    from framework.cli.pages import rendered  # noqa: PLC0415  # of an extra
+
+    return rendered(
+        TEMPLATES / "worst.html",
+        parts=parts,
+        run=printable(run),
+        weights=printable(weights),
+        written=time.strftime("%Y-%m-%d %H:%M"),
+    )

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from framework.cli.allowed import allowed_targets, granted
-from framework.cli.arguments import with_output
-from framework.cli.options import option, run_options
-from framework.cli.outcome import RunOutcome
+from framework.cli.arguments import allowed_targets, granted, with_output
+from framework.cli.outcome import RunOutcome, option, run_options
 from framework.errors import ConfigError
 from framework.system.stopping import message_if_stopped
 

@@ -4,8 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from framework.cli.options import option, run_options
-from framework.cli.outcome import RunOutcome
+from framework.cli.outcome import RunOutcome, option, run_options
 from framework.errors import ConfigError, say
 
 

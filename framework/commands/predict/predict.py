@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from framework.cli.allowed import Grant, allowed_targets, granted
-from framework.cli.arguments import with_output, with_store
+from framework.cli.arguments import Grant, allowed_targets, granted, with_output, with_store
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import resolved
-from framework.cli.outcome import RunOutcome, told
-from framework.cli.tables import plural
+from framework.cli.outcome import RunOutcome, run_action
+from framework.cli.tables import counted_bar, plural
 from framework.config.schema import check_known, check_values, option_rules
 from framework.config.targets import check_targets, static_signature
 from framework.errors import EXIT_SKIPPED, ConfigError, say
@@ -30,7 +29,7 @@ def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the directory of the run."""
     grant = granted(arguments)
     arguments = with_output(with_store(arguments, "predict", "run"))
-    return run_app("predict", arguments, lambda cfg: told(lambda _: _predict(cfg, grant)))
+    return run_app("predict", arguments, lambda cfg: run_action(lambda _: _predict(cfg, grant)))
 
 
 def _predict(cfg: DictConfig, grant: Grant) -> RunOutcome:
@@ -104,7 +103,7 @@ def _input(
 def _show(prediction: Any) -> RunOutcome:
     import torch  # noqa: PLC0415
 
-    from framework.cli.progress import counted_bar, print_notes  # noqa: PLC0415
+    from framework.cli.run_ranks import print_notes  # noqa: PLC0415
     from framework.commands.predict.prediction_job import predict  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
 

@@ -4,9 +4,12 @@ The folder ``OUTPUT.parts`` holds the finished parts. The same command continues
 and gives the same bytes: the parts and their batches do not depend on what was finished.
 """
 
+import csv
 import hashlib
+import io
 import json
-from collections.abc import Callable, Container, Iterator, Sequence
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, count
@@ -18,28 +21,12 @@ import torch
 from torch import Tensor
 
 from framework import __version__
-from framework.commands.predict.prediction_files import (
-    BOXES,
-    IMAGES,
-    MASKS,
-    TABLE,
-    Columns,
-    box_rows,
-    check_folder,
-    check_form,
-    check_top_k,
-    csv_rows,
-    table_columns,
-    write_coco,
-    write_csv,
-    write_folder,
-    write_parquet,
-)
 from framework.config.input_source import InputSource, ItemRange, as_pixels, class_name, in_images
 from framework.config.resume import USED_PARTS
 from framework.config.saved_run import Inferred, SavedRun, chosen_file
+from framework.contracts import prediction as kinds
 from framework.contracts.class_labels import class_labels, is_class_number
-from framework.contracts.prediction import PredictedImages
+from framework.contracts.prediction import ClassProbabilities, PredictedTexts, Predictions
 from framework.contracts.records import LABEL, Field, RecordInput
 from framework.data.source import UNEVEN
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
@@ -48,8 +35,30 @@ from framework.pack.jobs import file_sha256, hash_of, make_plan, stamps
 from framework.pack.pack_store import list_bad
 from framework.pack.packing import BadItem, Journal
 from framework.store.folder_store import LONGEST_NAME
-from framework.system.durable import locked, reach, remove_leftovers, sync, tidied, write_text
+from framework.system import durable
+from framework.system.safe_text import csv_cell
+from framework.system.user_code import needed
 
+Columns = dict[str, list[Any]]
+Parts = Callable[[], Iterator[Columns]]  # yields the columns of each part, in order
+
+TABLE, BOXES, MASKS, IMAGES = "table", "boxes", "mask", "image"
+FORMS = {
+    ClassProbabilities: TABLE,
+    PredictedTexts: TABLE,
+    kinds.PredictedNumbers: TABLE,
+    kinds.PredictedBoxes: BOXES,
+    kinds.PredictedMaps: MASKS,
+    kinds.PredictedImages: IMAGES,
+}
+WORDS = {
+    TABLE: ("rows of a table", "output=FILE.csv or FILE.parquet"),
+    BOXES: ("boxes", "output=FILE.json"),
+    MASKS: ("label maps", "output=FOLDER as=mask"),
+    IMAGES: ("images", "output=FOLDER as=image"),
+}
+DIGITS = 6  # of a probability
+TABLE_NAME = "predictions.csv"  # of a folder of pictures
 FORMAT = 1  # of the parts
 MOST_IN_MASK = 255
 
@@ -95,7 +104,7 @@ def predict(prediction: Prediction, on_progress: OnRecords) -> Predicted:
     def busy(holder: str) -> ResourceError:
         return ResourceError(150, str(lock), f"{holder} is predicting into the same output", fix)
 
-    with locked(lock, busy):
+    with durable.locked(lock, busy):
         try:
             return _PredictionRun(prediction, on_progress).predict()
         except DataError as error:
@@ -119,9 +128,9 @@ class _PredictionRun:
         self.pictures = self.journal.folder / "pictures"
         self.is_text = prediction.form == TABLE and self.path.suffix != ".parquet"
         for place in (self.path, self.journal.folder, self.journal.files):
-            remove_leftovers(place)
-            tidied(place)
-        tidied(self.path.parent)
+            durable.remove_leftovers(place)
+            durable.tidied(place)
+        durable.tidied(self.path.parent)
         inputs = prediction.source.manifest
         self.run.input_fields(inputs)  # which checks that the model can take them
         label = inputs.fields.get(LABEL)  # shown beside predictions if it is a class
@@ -181,8 +190,12 @@ class _PredictionRun:
         missing: list[ItemRange] = []
         resumed = 0
         for items in self.ranges:
-            note = self._finished(items)
-            if note is None:
+            note: dict[str, Any] | None = None
+            with suppress(OSError, ValueError):
+                note = self._read(items)
+            # kept if its items are unchanged, and none is bad that must not be
+            is_good = note is not None and (self.prediction.skip_bad or not note["bad"])
+            if note is None or not is_good or note["stamp"] != self._stamp(items):
                 missing.append(items)
                 continue
             resumed += note["num_records"]
@@ -219,18 +232,9 @@ class _PredictionRun:
         else:
             names = next(self._notes())["names"]
             write_csv(self.path, names, (note["csv"] for note in self._notes()))
-        reach("predict.put")
+        durable.reach("predict.put")
         self.journal.remove()
         return Predicted(num_records, resumed, bad)
-
-    def _finished(self, items: ItemRange) -> dict[str, Any] | None:
-        """Return a part's note if its items are unchanged, and none is bad that must not be."""
-        with suppress(OSError, ValueError):
-            note = self._read(items)
-            is_good = self.prediction.skip_bad or not note["bad"]
-            if is_good and note["stamp"] == self._stamp(items):
-                return note
-        return None
 
     def _stamp(self, items: ItemRange) -> str:
         return hash_of(stamps(self.prediction.source, items.start, items.stop))
@@ -268,8 +272,8 @@ class _PredictionRun:
         """Write down a part that is complete, once its pictures are on the disk."""
         read = source.parts.pop(items.number)
         for path in (*self.written, *{path.parent for path in self.written}):
-            sync(path)
-        reach("predict.part")
+            durable.sync(path)
+        durable.reach("predict.part")
         num_records = len(self.columns.get("key", ()))
         # A text is read and written ten times as fast as its columns.
         rows = {"csv": csv_rows(self.columns)} if self.is_text else {"columns": self.columns}
@@ -280,8 +284,8 @@ class _PredictionRun:
             **rows,
             "bad": [list(item) for item in sorted(read.bad)],
         }
-        write_text(self.journal.file(items.number), json.dumps(note))
-        reach("predict.noted")
+        durable.write_text(self.journal.file(items.number), json.dumps(note))
+        durable.reach("predict.noted")
         self.on_progress(0, items.stop - items.start - num_records)
 
     def _add(self, inferred: Inferred) -> None:
@@ -309,7 +313,7 @@ class _PredictionRun:
             columns["height"] = [size[0] for size in sizes]
             columns["boxes"] = [box_rows(scored) for scored in boxes]
         else:
-            if isinstance(predictions, PredictedImages):
+            if isinstance(predictions, kinds.PredictedImages):
                 pixels = as_pixels(predictions)
             else:
                 maps = in_images(predictions, places)
@@ -332,7 +336,7 @@ class _PredictionRun:
         for name, values in columns.items():
             self.columns.setdefault(name, []).extend(values)
         self.on_progress(len(indices), len(indices))
-        reach("predict.batch")
+        durable.reach("predict.batch")
 
     def _notes(self) -> Iterator[dict[str, Any]]:
         """Yield the note of each part that has records, in order."""
@@ -359,3 +363,154 @@ def picture_name(key: str, number: int, taken: Container[str]) -> str:
     more = (f"{stem}-{number}-{again}.png" for again in count(2))
     names = chain([f"{stem}.png", f"{stem}-{number}.png"], more)
     return next(name for name in names if name not in taken)
+
+
+def check_form(predictions: Predictions, form: str, path: str) -> None:
+    """Raise ConfigError C354 if the output cannot hold what the model predicts."""
+    fitting = FORMS[type(predictions)]
+    if fitting != form:
+        what, fix = WORDS[fitting]
+        raise ConfigError(354, f"output.path = {path}", f"cannot hold {what}", f"give {fix}")
+
+
+def check_top_k(predictions: Predictions, top_k: int) -> None:
+    """Raise ConfigError C355 if there are fewer classes, or none at all."""
+    if isinstance(predictions, ClassProbabilities):
+        num_classes = predictions.values.shape[1]
+        if top_k > num_classes:
+            what = f"the model has {num_classes} classes"
+            raise ConfigError(355, f"top_k = {top_k}", what, "lower it")
+    elif top_k != 1:
+        raise ConfigError(355, f"top_k = {top_k}", "the model predicts no classes", "leave it out")
+
+
+def table_columns(predictions: Predictions, classes: Sequence[str], top_k: int) -> Columns:
+    """Return the columns of a table: classes and probabilities, texts, or numbers."""
+    if isinstance(predictions, ClassProbabilities):
+        best, numbers = predictions.values.topk(top_k, dim=1)
+        shares = best.double().cpu().numpy().round(DIGITS)
+        names = [[class_name(classes, own) for own in row] for row in numbers.tolist()]
+        columns: Columns = {}
+        for rank in range(top_k):
+            ending = "" if rank == 0 else f"_{rank + 1}"
+            columns[f"class{ending}"] = [row[rank] for row in names]
+            columns[f"probability{ending}"] = shares[:, rank].tolist()
+        return columns
+    if isinstance(predictions, PredictedTexts):
+        return {"text": list(predictions.values)}
+    assert isinstance(predictions, kinds.PredictedNumbers)
+    numbers = predictions.values.float().cpu().numpy().reshape(len(predictions.values), -1)
+    if numbers.shape[1] == 1:
+        return {"value": shortest(numbers[:, 0])}
+    return {f"value_{n}": shortest(numbers[:, n]) for n in range(numbers.shape[1])}
+
+
+def shortest(numbers: np.ndarray) -> list[float]:
+    """Return float32 numbers whose text is the shortest that gives them back."""
+    return [float(text) for text in numbers.astype(np.float32).astype(str)]
+
+
+def box_rows(scored: kinds.ScoredBoxes) -> list[list[Any]]:
+    """Return the boxes of a record, the best first: left, top, width, height, score, class."""
+    boxes = scored.boxes.float()
+    sizes = boxes[:, 2:] - boxes[:, :2]
+    corners = torch.cat([boxes[:, :2], sizes], dim=1).double().numpy().round(2).tolist()
+    scores = scored.scores.double().numpy().round(DIGITS).tolist()
+    rows = zip(corners, scores, scored.labels.tolist(), strict=True)
+    return [[*corner, score, label] for corner, score, label in rows]
+
+
+def csv_rows(columns: Columns) -> str:
+    """Return the rows of a table as CSV, without a header."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    rows = zip(*columns.values(), strict=True)
+    writer.writerows([csv_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def write_csv(path: Path, names: Sequence[str], texts: Iterable[str]) -> None:
+    """Write a table as CSV (UTF-8): the names of the columns, and the rows of each part as text."""
+    with durable.open_durable(path) as file:
+        for text in chain([csv_rows({name: [name] for name in names})], texts):
+            # Keys may be names of files, which may be any bytes.
+            file.write(text.encode(errors="surrogateescape"))
+
+
+def write_parquet(path: Path, parts: Parts) -> None:
+    """Write a table as Parquet, a group of rows per part. ResourceError R112 without pyarrow."""
+    needed("pyarrow", "parquet")
+    from framework.store.column_files import write_row_groups  # noqa: PLC0415  # needs pyarrow
+
+    with durable.open_durable(path) as file:
+        write_row_groups(file, parts())
+
+
+def write_coco(path: Path, parts: Parts, classes: Sequence[str]) -> None:
+    """Write boxes as COCO has them, with a ``score``. Ids begin with 1."""
+    labels = {box[5] for part in parts() for boxes in part["boxes"] for box in boxes}
+    numbers = range(max(len(classes), max(labels, default=-1) + 1))
+    categories = [{"id": n + 1, "name": class_name(classes, n)} for n in numbers]
+
+    def images() -> Iterator[dict[str, Any]]:
+        sizes = (zip(p["key"], p["width"], p["height"], strict=True) for p in parts())
+        for number, (key, width, height) in enumerate(chain.from_iterable(sizes), 1):
+            yield {"id": number, "file_name": key, "width": width, "height": height}
+
+    def annotations() -> Iterator[dict[str, Any]]:
+        ids = count(1)
+        records = chain.from_iterable(part["boxes"] for part in parts())
+        for image_id, boxes in enumerate(records, 1):
+            for left, top, width, height, score, label in boxes:
+                yield {
+                    "id": next(ids),
+                    "image_id": image_id,
+                    "category_id": label + 1,
+                    "bbox": [left, top, width, height],
+                    "area": round(width * height, 2),
+                    "iscrowd": 0,
+                    "score": score,
+                }
+
+    with durable.open_durable(path) as file:
+        file.write(b'{"categories":' + _json(categories))
+        for name, items in (("images", images()), ("annotations", annotations())):
+            file.write(f',\n"{name}":['.encode())
+            for number, item in enumerate(items):
+                file.write((b",\n" if number else b"\n") + _json(item))
+            file.write(b"]")
+        file.write(b"}\n")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def write_folder(path: Path, parts: Parts, pictures: Path) -> None:
+    """Move the folder of pictures (on the same file system) to ``path``, with a table of keys.
+
+    The parts have the columns key and file.
+    """
+    if path.is_dir() and not pictures.is_dir():  # it was moved before this process began
+        return
+    write_csv(pictures / TABLE_NAME, list(next(parts(), {})), map(csv_rows, parts()))
+    durable.sync(pictures)
+    durable.move(pictures, path)
+
+
+def check_folder(path: Path) -> None:
+    """Raise ConfigError C356 for a folder that holds more than pictures that its table lists."""
+    if not os.path.lexists(path):
+        return
+    places = [place for place in path.rglob("*") if place.is_symlink() or not place.is_dir()]
+    names = {str(place.relative_to(path)) for place in places}
+    allowed: set[str] = set()
+    if TABLE_NAME in names:
+        # Keys may be names of files, which may be any bytes.
+        text = (path / TABLE_NAME).read_bytes().decode("utf-8", "surrogateescape")
+        with suppress(csv.Error, KeyError):
+            allowed = {row["file"] for row in csv.DictReader(io.StringIO(text, newline=""))}
+            allowed.add(TABLE_NAME)
+    if not path.is_dir() or set(map(csv_cell, names)) - allowed:
+        what = "is there already, and holds something else"
+        raise ConfigError(356, f"output.path = {path}", what, "choose another folder")

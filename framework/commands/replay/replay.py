@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from framework.cli.allowed import allowed_targets, granted
-from framework.cli.options import option, run_options
-from framework.cli.outcome import RunOutcome
+from framework.cli.arguments import allowed_targets, granted
+from framework.cli.outcome import RunOutcome, option, run_options
 from framework.errors import say
 from framework.system.stopping import message_if_stopped
 
@@ -64,7 +63,7 @@ def _replay(arguments: list[str], options: ReplayOptions, folder: Path) -> RunOu
 
 def replay_here(job: "RankedJob") -> RunOutcome:
     """Replay in this process. Only rank 0 writes and prints."""
-    from framework.cli.progress import counted_bar  # noqa: PLC0415
+    from framework.cli.tables import counted_bar  # noqa: PLC0415
     from framework.commands.replay.step_again import RunAgain, show_replay  # noqa: PLC0415
 
     run_dir, step = Path(job.config["replay"]["run"]), job.config["replay"]["step"]
@@ -83,7 +82,7 @@ def replay_here(job: "RankedJob") -> RunOutcome:
 
 
 if __name__ == "__main__":
-    from framework.cli.start_rank import begin_rank
+    from framework.cli.signals import begin_rank
 
     begin_rank(sys.argv[1])
     from framework.cli.run_ranks import run_rank  # loads torch

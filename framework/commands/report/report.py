@@ -14,8 +14,7 @@ from time import strftime
 from typing import Any, NamedTuple
 
 from framework.cli import tables as units
-from framework.cli.options import option, run_options
-from framework.cli.outcome import RunOutcome
+from framework.cli.outcome import RunOutcome, option, run_options
 from framework.cli.run_records import UNKNOWN, chosen, varying
 from framework.commands.report.recorded_runs import (
     RecordedRun,

@@ -12,9 +12,8 @@ from typing import Any, final
 import numpy as np
 
 from framework.cli import run_records
-from framework.cli.allowed import names_no_server
-from framework.cli.options import option, run_options
-from framework.cli.outcome import RunOutcome
+from framework.cli.arguments import names_no_server
+from framework.cli.outcome import RunOutcome, option, run_options
 from framework.cli.run_records import RunRecord, chosen, read_record
 from framework.cli.tables import plain, plural, print_table, seconds, size
 from framework.errors import ConfigError, ResourceError, did_you_mean, listed, say

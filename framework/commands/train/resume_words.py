@@ -9,10 +9,10 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from framework.cli.arguments import block_words, option, quoted, without_options
+from framework.cli.arguments import block_words, quoted, typed_value, without_options
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session
-from framework.cli.precedence import DATA_PATHS, with_recipe_said
+from framework.cli.precedence import DATA_PATHS, with_named_recipe
 from framework.config.schema import GROUPS
 from framework.errors import CheckpointError, ConfigError, words_of
 from framework.system.run_dir import FACTS, check_entry, reached, read_json, restored
@@ -33,7 +33,7 @@ def resumed(arguments: list[str]) -> list[str]:
         ConfigError: C125 for a run.json that says more than a run's own words, C127 for
             ``resume=auto`` without a directory, or with one that differs each time.
     """
-    resume = option(arguments, "resume") or option(arguments, "resume.run")
+    resume = typed_value(arguments, "resume") or typed_value(arguments, "resume.run")
     if resume is None or resume in ("null", ""):
         return [word for word in arguments if word != "resume=null"]
     rest = [word for word in arguments if not word.startswith(("resume=", "resume.run="))]
@@ -55,12 +55,12 @@ def resumed(arguments: list[str]) -> list[str]:
     try:
         changes = [word for word in rest if word.startswith("~") or "=" in word]
         typed = {key_of(word) for word in changes if not word.startswith("-")}
-        before = with_recipe_said(before, rest)
+        before = with_named_recipe(before, rest)
         kept = [word for word in before if not _is_replaced(key_of(word), typed)]
     except (HydraException, RecursionError):
         return arguments  # Hydra itself says what is wrong with them
     flags: list[str] = []
-    if config_dir and option(arguments, "--config-dir", "-cd") is None:
+    if config_dir and typed_value(arguments, "--config-dir", "-cd") is None:
         flags = ["--config-dir", config_dir]
     place = quoted(str(run_dir))
     # The recipe of a sweep's job asks for a sweep, but the job continues as a single run.
@@ -79,7 +79,7 @@ def _auto_run_dir(words: list[str]) -> Path:
 
     ConfigError C127 without it, or if each start or each job names another directory.
     """
-    run_dir = option(words, "hydra.run.dir")
+    run_dir = typed_value(words, "hydra.run.dir")
     if run_dir is None:
         fix = "add hydra.run.dir=RUN_DIR, the same each time"
         raise ConfigError(127, "resume = auto", "needs the directory of the run", fix)
@@ -88,7 +88,7 @@ def _auto_run_dir(words: list[str]) -> Path:
         if changes or {"-m", "--multirun"} & set(words):
             what = "does not name the same directory each time"
             raise ConfigError(127, f"hydra.run.dir = {run_dir}", what, "write the directory out")
-        config_dir = option(words, "--config-dir", "-cd")
+        config_dir = typed_value(words, "--config-dir", "-cd")
         overrides = without_options(words)
         with explained("train", overrides, config_dir), hydra_session("train", config_dir):
             config = compose("train", overrides, return_hydra_config=True)

@@ -19,13 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from framework import errors
-from framework.cli.allowed import Grant, granted
-from framework.cli.arguments import option
-from framework.cli.compose_config import checked
-from framework.cli.hydra_app import run_app
+from framework.cli.arguments import Grant, granted, typed_value
+from framework.cli.hydra_app import checked, run_app
 from framework.cli.hydra_session import as_written, stamp
-from framework.cli.outcome import conclude, discard_if_empty, metrics_words, told_if_stopped
+from framework.cli.outcome import conclude, discard_if_empty, recorded_if_stopped
 from framework.cli.signals import end_again
+from framework.cli.tables import metrics_words
 from framework.commands.train.resume_words import resumed, to_repeat
 from framework.config.targets import val_sets
 from framework.contracts.span import IDLE
@@ -93,7 +92,7 @@ def main(arguments: list[str]) -> int:
 
     Return the exit code of the run, or of the first job of a sweep that failed.
     """
-    if option(arguments, "parallel.num_nodes") is None:
+    if typed_value(arguments, "parallel.num_nodes") is None:
         # with it, each task of srun starts ranks of its own
         os.environ.update(rank_environment(os.environ))
     is_rank = "RANK" in os.environ and arguments[:1] != ["-sc"]
@@ -105,7 +104,7 @@ def main(arguments: list[str]) -> int:
 
         return run_shared(None)
     words = resumed(arguments)
-    config_dir = option(words, "--config-dir", "-cd")
+    config_dir = typed_value(words, "--config-dir", "-cd")
     typed = TypedTrain(granted(arguments), config_dir and os.path.abspath(config_dir), [])
     job = partial(_job, typed)
     if is_rank:
@@ -143,7 +142,7 @@ def _search_value(cfg: DictConfig) -> float | None:
 
 def _endings(arguments: list[str]) -> dict[Path, int]:
     """Return when each job in the directory of the sweep has ended, in ns."""
-    typed = option(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
+    typed = typed_value(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
     paths = Path(typed.strip("'\"")).glob(f"*/{ENDED}")
     return {path: path.stat().st_mtime_ns for path in paths}
 
@@ -177,7 +176,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
         with in_use(run_dir):
             claim(run_dir, cfg, config, to_repeat(overrides), typed.config_dir, is_sweep)
             typed.jobs.append(SweepJob(number, run_dir, overrides))
-            with told_if_stopped(run_dir):
+            with recorded_if_stopped(run_dir):
                 # torch is loaded only for a configuration that is sound
                 from framework.cli.run_ranks import RankedJob, run_here, run_shared  # noqa: PLC0415
 

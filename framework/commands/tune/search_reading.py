@@ -20,10 +20,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from framework.cli.arguments import config_flags
-from framework.cli.compose_config import composed
+from framework.cli.hydra_app import composed
 from framework.cli.outcome import RunOutcome
 from framework.cli.precedence import Composition, default_recipes
-from framework.cli.progress import pack_missing
+from framework.cli.run_ranks import pack_missing
 from framework.cli.tables import plural, print_table, rate
 from framework.commands.tune.tune import TuneRequest
 from framework.errors import ConfigError, PacelineError, printable, say

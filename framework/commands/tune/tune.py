@@ -16,11 +16,18 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from framework.cli.allowed import Grant, granted
-from framework.cli.arguments import CONFIG_DIR, check_output, config_flags, read_keys, split_words
-from framework.cli.compose_config import composed
+from framework.cli.arguments import (
+    CONFIG_DIR,
+    Grant,
+    check_output,
+    config_flags,
+    granted,
+    read_keys,
+    split_words,
+)
+from framework.cli.hydra_app import composed
 from framework.cli.hydra_session import stamp
-from framework.cli.outcome import RunOutcome, outcome_of, told_code
+from framework.cli.outcome import RunOutcome, outcome_of, report_failure
 from framework.cli.tables import print_table, rate
 from framework.config.schema import Rule
 from framework.errors import ConfigError, ResourceError, did_you_mean, say
@@ -106,7 +113,7 @@ def main(arguments: list[str]) -> int:
     request = parse(arguments)
     show_traceback = any(word.startswith("debug=") for word in request.words)
     outcome = outcome_of(partial(_tune, request), Path("outputs", stamp()), show_traceback)
-    return told_code(outcome)
+    return report_failure(outcome)
 
 
 def parse(arguments: Sequence[str]) -> TuneRequest:
@@ -268,7 +275,7 @@ class BatchSizeSearch:
 
 def tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ...]) -> RunOutcome:
     """Search, and print every trial and the curve."""
-    from framework.cli.progress import pack_missing  # noqa: PLC0415  # loads torch
+    from framework.cli.run_ranks import pack_missing  # noqa: PLC0415  # loads torch
     from framework.commands.tune.search_reading import BURN_IN_S, print_busy  # noqa: PLC0415
     from framework.measure.host import machine  # noqa: PLC0415
     from framework.trials.trial_process import TrialProcess, TrialSetting  # noqa: PLC0415

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import cv2
 import numpy as np
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
 from framework.commands.diagnose.diagnose import changed
 from framework.commands.diagnose.measure_parts import Setting
 from framework.trials.probe import Probe

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
 from framework.commands.diagnose import measure_parts as module
 from framework.commands.diagnose.measure_parts import (
     Setting,

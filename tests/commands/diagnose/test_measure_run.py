@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
 from framework.commands.diagnose import measure_run as module
 from framework.commands.diagnose.diagnose import main
 from framework.commands.diagnose.measure_parts import Setting

@@ -1,7 +1,10 @@
 """An evaluation of a saved run: its means, and what is found on the way."""
 
 import json
+import re
+from pathlib import Path
 
+import cv2
 import pytest
 import torch
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
@@ -12,6 +15,8 @@ from framework.commands.evaluate.evaluation import (
     class_figures,
     counted,
     trimmed,
+    worst_page,
+    write_confusion,
     write_evaluation,
 )
 from framework.config.saved_run import ALONE
@@ -111,3 +116,20 @@ def test_a_class_that_neither_occurs_nor_is_guessed_has_no_figures():
 def test_predictions_that_are_no_classes_are_not_counted():
     assert counted(PredictedTexts(["a"]), torch.zeros(1)) is None
     assert counted(ClassProbabilities(torch.rand(2, 3)), torch.rand(2)) is None
+
+
+def test_foreign_texts_are_escaped():
+    facts = [("key", "<script>alert(1)</script>")]
+    record = {"pictures": [("image", "data:image/png;base64,AA==")], "facts": facts}
+    shown = {"name": "val", "data": "v.h5", "records": 3, "means": [], "worst": [record]}
+    page = worst_page([shown], "run", "best")
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert re.search(r'<img src="data:image/png', page)
+
+
+@pytest.mark.parametrize("number", [1, 3, 60])
+def test_a_picture_is_made_of_any_number_of_classes(number):
+    counts = [[int(row == column) for column in range(number)] for row in range(number)]
+    write_confusion(Path("c.png"), counts, [f"a long name $x$ {n}" for n in range(number)])
+    assert cv2.imread("c.png").shape[0] > 300

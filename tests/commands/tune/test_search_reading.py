@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
+from framework.cli.arguments import Grant
+from framework.cli.hydra_app import composed
 from framework.commands.tune.search_reading import (
     Candidate,
     ReadingSearch,

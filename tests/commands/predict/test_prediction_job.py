@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from framework.commands.predict.prediction_files import (
+from framework.commands.predict.prediction_job import (
     BOXES,
     TABLE,
     check_folder,
     check_form,
     check_top_k,
     csv_rows,
+    picture_name,
     shortest,
     table_columns,
     write_coco,
     write_csv,
     write_folder,
 )
-from framework.commands.predict.prediction_job import picture_name
 from framework.contracts.prediction import ClassProbabilities, PredictedNumbers, PredictedTexts
 from framework.errors import ConfigError
 
