@@ -34,7 +34,7 @@ class DecoupledSGD(torch.optim.SGD):
         options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         coupled: list[dict[str, Any]] = []  # the groups with torch's options in place of ours
         for group in groups:
-            own = {**options, **group}
+            own: dict[str, Any] = {**options, **group}
             if not 0 < own["momentum"] < 1:
                 raise ValueError(f"momentum = {own['momentum']} must be above 0 and below 1")
             decay = 0.0
