@@ -49,7 +49,7 @@ from peers.speed_record import train as train_plainly  # noqa: E402
 from tune import make_images  # noqa: E402
 from utilization import utilization  # noqa: E402
 
-from framework.augment.fused import Fused  # noqa: E402
+from framework.augment.compose import Fused  # noqa: E402
 from framework.augment.normalize import Normalize  # noqa: E402
 from framework.cli.arguments import Grant  # noqa: E402
 from framework.cli.hydra_app import composed  # noqa: E402

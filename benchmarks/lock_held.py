@@ -16,7 +16,7 @@ import torch
 
 from framework.cli.arguments import granted
 from framework.cli.hydra_app import composed
-from framework.data.requests import Request
+from framework.data.reader import Request
 from framework.system import native
 from framework.trials.probe import Probe
 

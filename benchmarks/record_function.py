@@ -20,8 +20,7 @@ from PIL import Image
 
 from framework.contracts.data import Transform
 from framework.contracts.records import Field
-from framework.data.reader import BatchReader
-from framework.data.requests import Request
+from framework.data.reader import BatchReader, Request
 from framework.store.open_store import open_store
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform

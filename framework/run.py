@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from framework.augment.pixels import pixel_kernel
+from framework.augment.normalize import pixel_kernel
 from framework.config.assemble import Assembly, check_agreement, fuses, gathered
 from framework.config.auto import contradictions
 from framework.config.init_weights import with_saved_digest

@@ -13,7 +13,7 @@ from framework.cli.hydra_session import hydra_session, resolved
 from framework.config import schema as settings
 from framework.config.prepare_data import prepare
 from framework.contracts.span import SPANS
-from framework.data import live_tuning
+from framework.data import source as data_source
 from framework.errors import CheckpointError, ConfigError
 from framework.loader.tuner import Decision, ReadPlan
 from framework.pack.pack_store import pack
@@ -375,9 +375,9 @@ class Restless:
 @pytest.fixture
 def restless(monkeypatch):
     """Let ``workers.num=auto`` change everything after every batch."""
-    monkeypatch.setattr(live_tuning, "LOOK_S", 0.0)
-    monkeypatch.setattr(live_tuning, "LEAST_BATCHES", 1)
-    monkeypatch.setattr(live_tuning, "Tuner", Restless)
+    monkeypatch.setattr(data_source, "LOOK_S", 0.0)
+    monkeypatch.setattr(data_source, "LEAST_BATCHES", 1)
+    monkeypatch.setattr(data_source, "Tuner", Restless)
 
 
 AUTO = ("workers.num=auto", "report_every=1", "transform=flip")

@@ -12,8 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.augment.normalize import threads_for
-from framework.augment.pixels import Fields, PixelAugment, check_pictures, fields_of, unit
+from framework.augment import normalize as pixels
 from framework.contracts.batch import Batch
 from framework.errors import ConfigError
 from framework.system.native import find
@@ -22,7 +21,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as in native/color_jitter.
 
 
 @final
-class ColorJitter(PixelAugment):
+class ColorJitter(pixels.PixelAugment):
     """Random colors, always changed in the same order. torchvision shuffles the order per image.
 
     Images, integers or floats in [0, 1], become float32 in [0, 1], outside training too. Normalize
@@ -39,7 +38,12 @@ class ColorJitter(PixelAugment):
     recolors = "changes the colors of"
 
     def __init__(
-        self, field: Fields, brightness: float, contrast: float, saturation: float, hue: float
+        self,
+        field: pixels.Fields,
+        brightness: float,
+        contrast: float,
+        saturation: float,
+        hue: float,
     ) -> None:
         widths = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
         for name, value in widths.items():
@@ -47,7 +51,7 @@ class ColorJitter(PixelAugment):
                 raise ValueError(f"{name} = {value} must be a number of at least 0")
         if not 0 <= hue <= 0.5:
             raise ValueError(f"hue = {hue} must be from 0 to 0.5")
-        self.fields = self.unit_fields = self.scaled_fields = fields_of(field)
+        self.fields = self.unit_fields = self.scaled_fields = pixels.fields_of(field)
         self.brightness = brightness
         self.contrast = contrast
         self.saturation = saturation
@@ -56,16 +60,9 @@ class ColorJitter(PixelAugment):
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
         for name in self.fields:
-            result[name] = unit(batch[name])
-            if draws is not None:
-                result[name] = self._changed(result[name], draws)
-        return result
-
-    def _changed(self, image: Tensor, draws: Tensor) -> Tensor:
-        check_pictures(image)
-        if image.shape[1] != 3 and (self.saturation or self.hue):
-            what = f"cannot change colors of images with {image.shape[1]} channel(s)"
-            raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")
+            result[name] = pixels.unit(batch[name])
+        if draws is None:
+            return result
         widths = (self.brightness, self.contrast, self.saturation)
         factors: list[Tensor] = []
         for i, width in enumerate(widths):  # uniform, from max(0, 1 - width) to 1 + width
@@ -73,9 +70,14 @@ class ColorJitter(PixelAugment):
             factors.append(draws[:, i] * (1 + width - low) + low)
         factors.append((draws[:, 3] * (2 * self.hue) - self.hue) * 6)
         steps = sum(1 << i for i, width in enumerate((*widths, self.hue)) if width)
-        result = _compiled(image, steps, factors)
-        if result is None:
-            result = _by_torch(image, steps, factors)
+        for name in self.fields:
+            image = result[name]
+            pixels.check_pictures(image)
+            if image.shape[1] != 3 and (self.saturation or self.hue):
+                what = f"cannot change colors of images with {image.shape[1]} channel(s)"
+                raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")
+            changed = _compiled(image, steps, factors)
+            result[name] = _by_torch(image, steps, factors) if changed is None else changed
         return result
 
 
@@ -104,7 +106,7 @@ def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | 
         steps,
         table.data_ptr(),
         out.data_ptr(),
-        threads_for(out.numel()),
+        pixels.threads_for(out.numel()),
     )
     return out
 

@@ -7,22 +7,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from framework.augment import normalize as pixels
 from framework.augment.flip import viewed, words
-from framework.augment.normalize import (
-    changed_at_once,
-    check_statistics,
-    normalized,
-    scale_and_shift,
-)
-from framework.augment.pixels import (
-    Fields,
-    PixelAugment,
-    PixelChange,
-    by_operators,
-    fields_of,
-    form_of,
-    inverted,
-)
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
 
@@ -31,7 +17,7 @@ Numbers = Sequence[float] | None
 
 
 @final
-class CropFlip(PixelAugment):
+class CropFlip(pixels.PixelAugment):
     """Random shifts and mirror images in training; normalization always.
 
     Label maps move with the image. The black parts of the image are ``IGNORE``.
@@ -52,7 +38,7 @@ class CropFlip(PixelAugment):
 
     def __init__(
         self,
-        field: Fields,
+        field: pixels.Fields,
         padding: int,
         flip: float,
         mean: Sequence[float] | None,
@@ -61,13 +47,13 @@ class CropFlip(PixelAugment):
         alternate: bool = False,
         dtype: str = "float32",
     ) -> None:
-        check_statistics(mean, std)
-        self.form = form_of(dtype)
+        pixels.check_statistics(mean, std)
+        self.form = pixels.form_of(dtype)
         if padding < 0:
             raise ValueError(f"padding = {padding} must be at least 0")
         if padding_mode not in PADDING_MODES:
             raise ValueError(f"padding_mode = {padding_mode} must be {' or '.join(PADDING_MODES)}")
-        self.fields = fields_of(field)
+        self.fields = pixels.fields_of(field)
         self.normalized_fields = () if mean is None else self.fields
         self.padding = padding
         self.flip = chance("flip", flip)
@@ -82,22 +68,24 @@ class CropFlip(PixelAugment):
             result[name] = self._changed(batch[name], draws, self.mean, self.std)
         if draws is not None:
             for name in self.labels:
-                result[name] = inverted(self._changed(inverted(batch[name]), draws, None, None))
+                result[name] = pixels.inverted(
+                    self._changed(pixels.inverted(batch[name]), draws, None, None)
+                )
         return result
 
     def _changed(self, image: Tensor, draws: Tensor | None, mean: Numbers, std: Numbers) -> Tensor:
         if draws is not None:
             offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
             mirror = draws[:, 2] < self.flip
-            scale, shift = scale_and_shift(image, mean, std)
-            change = PixelChange(offsets, mirror, self.padding, self.reflects, scale, shift)
-            result = changed_at_once(image, change, self.form)
+            scale, shift = pixels.scale_and_shift(image, mean, std)
+            change = pixels.PixelChange(offsets, mirror, self.padding, self.reflects, scale, shift)
+            result = pixels.changed_at_once(image, change, self.form)
             if result is not None:
                 return result
             image = shifted(image, offsets, mirror, self.padding, self.reflects)
         if mean is None or std is None:
             return image
-        return normalized(image, mean, std, self.form)
+        return pixels.normalized(image, mean, std, self.form)
 
 
 def shifted(
@@ -119,7 +107,7 @@ def shifted(
         what = f"padding = {padding} cannot reflect images of {height}x{width}"
         raise ValueError(f"{what}: choose a smaller padding, or padding_mode=zeros")
     if is_compiling():
-        return by_operators(image, PixelChange(offsets, mirror, padding, reflects))
+        return pixels.by_operators(image, pixels.PixelChange(offsets, mirror, padding, reflects))
     image = image.contiguous()
     side = -(-padding // 4) * 4  # keeps words whole; the cut begins later by what is too much
     stop = side + width

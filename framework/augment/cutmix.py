@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from framework.augment.mixup import BlendedTarget, partner
-from framework.augment.pixels import check_pictures
+from framework.augment.normalize import check_pictures
 from framework.contracts.batch import Batch
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from framework.augment.pixels import Fields, PixelAugment, fields_of
+from framework.augment.normalize import Fields, PixelAugment, fields_of
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
 

@@ -11,7 +11,7 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from framework.augment.pixels import Fields, PixelAugment, fields_of, inverted, unit
+from framework.augment.normalize import Fields, PixelAugment, fields_of, inverted, unit
 from framework.contracts.batch import Batch
 from framework.errors import ResourceError
 from framework.system.user_code import Step, make_step, pip_install
@@ -33,7 +33,11 @@ class Kornia(PixelAugment):
     def __init__(self, field: Fields, pipeline: Sequence[Step], together: bool) -> None:
         if not pipeline:
             raise ValueError("pipeline = [] changes nothing")
-        library = _import()
+        try:
+            from kornia import augmentation as library  # noqa: PLC0415  # optional: an extra
+        except ImportError as error:
+            what = f"Kornia is not installed ({error})"
+            raise ResourceError(131, "augment = kornia", what, pip_install("kornia")) from error
         self.fields = self.unit_fields = self.scaled_fields = fields_of(field)
         self.together = together
         kinds = {
@@ -46,13 +50,13 @@ class Kornia(PixelAugment):
             make_step("kornia.augmentation", kinds, step, f"augment.pipeline.{number}")
             for number, step in enumerate(pipeline)
         ]
-        keys = ["input"] * len(self.fields)
-        self.sequence = library.AugmentationSequential(*self.steps, data_keys=keys)
+        self._sequence_of: Any = library.AugmentationSequential
+        self.sequence = self._sequence_of(*self.steps, data_keys=["input"] * len(self.fields))
 
     def with_labels(self, labels: Sequence[str]) -> Self:
         known = super().with_labels(labels)
         keys = ["input"] * len(known.fields) + ["mask"] * len(known.labels)
-        known.sequence = _import().AugmentationSequential(*self.steps, data_keys=keys)
+        known.sequence = self._sequence_of(*self.steps, data_keys=keys)
         return known
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
@@ -80,12 +84,3 @@ class Kornia(PixelAugment):
                 part = self.sequence(*(image[start : start + size] for image in images))
                 parts.append([part] if isinstance(part, Tensor) else list(part))
         return [torch.cat(column) for column in zip(*parts, strict=True)]
-
-
-def _import() -> Any:
-    try:
-        import kornia.augmentation  # noqa: PLC0415  # optional: an extra
-    except ImportError as error:
-        what = f"Kornia is not installed ({error})"
-        raise ResourceError(131, "augment = kornia", what, pip_install("kornia")) from error
-    return kornia.augmentation

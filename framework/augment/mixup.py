@@ -14,7 +14,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
-from framework.augment.pixels import Fields, PixelAugment, fields_of, unit
+from framework.augment.normalize import Fields, PixelAugment, fields_of, unit
 from framework.contracts.batch import Batch
 from framework.contracts.class_labels import IGNORE_INDEX, class_labels
 from framework.contracts.data import chance

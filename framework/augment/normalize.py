@@ -1,20 +1,214 @@
-"""Normalize uint8 pixels on the device, so that a quarter of the bytes cross the bus."""
+"""Normalize uint8 pixels on the device, so that a quarter of the bytes cross the bus.
+
+What the augments share is here, too: their fields, label maps, and one change of uint8 pixels that
+cuts, mirrors and normalizes at once.
+"""
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from math import isfinite
-from typing import final
+from typing import NamedTuple, Self, final
 
 import torch
 from torch import Tensor
 from torch.compiler import assume_constant_result, is_compiling
 
-from framework.augment import pixels
-from framework.augment.pixels import PLAIN, PixelAugment, PixelChange, PixelForm, pixel_kernel
 from framework.contracts.batch import Batch
-from framework.system.native import find, num_threads
+from framework.contracts.data import AugmentTraits
+from framework.contracts.records import IGNORE
+from framework.errors import ConfigError
+from framework.system.native import CheckedKernel, find, num_threads
 
+Fields = str | Sequence[str]  # one field of the batch, or several that are changed alike
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHARED = 1 << 16  # pixels from which threads share a batch
+
+
+class PixelForm(NamedTuple):
+    """How normalized pixels lie in memory: float32, bfloat16 or float16, and in which layout."""
+
+    dtype: torch.dtype = torch.float32
+    layout: torch.memory_format = torch.contiguous_format
+
+
+PLAIN = PixelForm()
+
+
+def form_of(dtype: str) -> PixelForm:
+    """Return the form for a dtype's name, or raise ValueError."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype = {dtype} must be {', '.join(DTYPES)}")
+    return PixelForm(DTYPES[dtype])
+
+
+def fields_of(field: Fields) -> tuple[str, ...]:
+    """Return the names that a configuration's ``field`` holds."""
+    return (field,) if isinstance(field, str) else tuple(field)
+
+
+class PixelAugment(AugmentTraits):
+    """An augment of pixels, and how it treats label maps.
+
+    Attributes:
+        fields: The fields that it changes.
+        labels: Label maps, which it moves as the images.
+        form: The dtype and layout of normalized pixels.
+        recolors: What it does to colors, as in "normalizes"; "": it moves pixels.
+    """
+
+    fields: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    form: PixelForm = PLAIN
+    recolors: str = ""
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """Return a copy that moves ``labels``. C193 if it would change the colors of one."""
+        wrong = [name for name in self.fields if name in labels]
+        if not self.recolors:
+            changed = copy(self)
+            changed.fields = tuple(name for name in self.fields if name not in labels)
+            changed.labels = tuple(labels)
+            return changed
+        if wrong:
+            where = f"augment.field = {', '.join(self.fields)}"
+            what = f"{self.recolors} {', '.join(wrong)}, a label map"
+            raise ConfigError(193, where, what, "leave it out: only pictures have colors")
+        return self
+
+    def with_layout(self, layout: torch.memory_format) -> Self:
+        changed = copy(self)
+        changed.form = self.form._replace(layout=layout)
+        return changed
+
+
+def inverted(labels: Tensor) -> Tensor:
+    """Return ``IGNORE`` minus each number (uint8); a second call restores the numbers.
+
+    Between the two, an operation that fills in zeros fills in ``IGNORE``.
+    """
+    return IGNORE - labels
+
+
+def white_of(dtype: torch.dtype) -> int:
+    """Return the value of white: 1 for floats, 65535 for uint16, else 255."""
+    if dtype.is_floating_point:
+        return 1
+    if dtype == torch.uint16:
+        return 65535
+    return 255
+
+
+def unit(image: Tensor) -> Tensor:
+    """Return pixels as float32 in [0, 1]: uint8 over 255, uint16 over 65535, floats as they are."""
+    pixels = image.to(torch.float32)
+    if image.is_floating_point():
+        return pixels
+    return pixels.mul_(1 / white_of(image.dtype))
+
+
+def check_pictures(values: Tensor) -> None:
+    """Raise ValueError unless values are [B, C, H, W]. Clips might fit others by chance."""
+    if values.dim() != 4:
+        raise ValueError(f"{tuple(values.shape)} are no pictures [B, C, H, W]")
+
+
+class PixelChange(NamedTuple):
+    """What is done to each record of a batch of B images with C channels.
+
+    Attributes:
+        offsets: int64 [B, 2], the corner (y, x) of the cut in the padded image; None: no cut.
+        mirror: bool [B], which records are mirrored before the cut; None: none of them.
+        padding: Pixels on each side of the padded image.
+        reflects: Whether padding mirrors the image at its borders, without repeating the border
+            itself. Otherwise it is black.
+        scale: float32, 1 or C factors; None: pixels stay uint8.
+        shift: float32, 1 or C summands.
+    """
+
+    offsets: Tensor | None = None
+    mirror: Tensor | None = None
+    padding: int = 0
+    reflects: bool = False
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+
+    def fits(self, image: Tensor) -> bool:
+        """Return whether this is a change of ``image``, uint8 [B, C, H, W]."""
+        if image.dtype != torch.uint8 or image.dim() != 4:
+            return False
+        if self.scale is not None and self.scale.numel() not in (1, image.shape[1]):
+            return False
+        if self.reflects and self.padding >= min(image.shape[2:]):
+            return False
+        tables = [table for table in (self.offsets, self.mirror) if table is not None]
+        return all(len(table) == len(image) for table in tables)
+
+
+def by_operators(image: Tensor, change: PixelChange) -> Tensor:
+    """Do pixel by pixel what the kernel does: slow, but torch's compiler makes one kernel of it."""
+    count, channels, height, width = image.shape
+    device = image.device
+    rows = torch.arange(height, device=device).view(1, -1)
+    columns = torch.arange(width, device=device).expand(count, -1)
+    if change.mirror is not None:
+        columns = torch.where(change.mirror.view(-1, 1), width - 1 - columns, columns)
+    if change.offsets is not None:
+        rows = rows + (change.offsets[:, :1] - change.padding)
+        columns = columns + (change.offsets[:, 1:] - change.padding)
+    if change.reflects:
+        rows = (height - 1) - ((height - 1) - rows.abs()).abs()
+        columns = (width - 1) - ((width - 1) - columns.abs()).abs()
+    rows = rows.view(-1, 1, height, 1)
+    columns = columns.view(-1, 1, 1, width)
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    record = torch.arange(count, device=device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=device).view(-1, 1, 1)
+    pixels = image[record, channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+    result = torch.where(inside, pixels, 0)
+    if change.scale is None or change.shift is None:
+        return result
+    return result.to(torch.float32).mul_(change.scale).add_(change.shift)
+
+
+# The kernel, and why it is no longer used. Batches of a new kind are computed both ways.
+pixel_kernel = CheckedKernel()
+
+
+def by_kernel(
+    kernel: CheckedKernel, image: Tensor, change: PixelChange, form: PixelForm = PLAIN
+) -> Tensor | None:
+    """Return the changed images of a GPU in ``form``, or None if the operators must do it."""
+    if not change.fits(image) or not image.numel():
+        return None
+    kind = (image.shape[1:], change.padding, change.reflects, form)
+    kind += tuple(part is None for part in change)
+    dtype = torch.uint8 if change.scale is None else form.dtype
+    return kernel(
+        kind,
+        lambda: _launched(image, change, form),
+        lambda: by_operators(image, change).to(dtype),
+    )
+
+
+def _launched(image: Tensor, change: PixelChange, form: PixelForm) -> Tensor:
+    from framework.augment.pixel_kernel import launch  # noqa: PLC0415  # only with Triton
+
+    mirror, scale, shift = change.mirror, change.scale, change.shift
+    dtype = form.dtype
+    if mirror is not None:
+        mirror = mirror.view(torch.uint8).contiguous()
+    if scale is None or shift is None:
+        dtype = torch.uint8
+    else:
+        channels = image.shape[1]
+        scale, shift = (table.flatten().expand(channels).contiguous() for table in (scale, shift))
+    offsets = change.offsets
+    if offsets is not None:
+        offsets = offsets.contiguous()
+    out = torch.empty(image.shape, dtype=dtype, device=image.device, memory_format=form.layout)
+    launch(image, (offsets, mirror, scale, shift), change.padding, change.reflects, out)
+    return out
 
 
 def threads_for(pixels: int) -> int:
@@ -30,7 +224,7 @@ def scale_and_shift(
     """Return the factors on ``image``'s values, and what is then added: float32 [1 or C, 1, 1]."""
     if mean is None or std is None:
         return None, None
-    return _made_once(tuple(mean), tuple(std), pixels.white_of(image.dtype), image.device)
+    return _made_once(tuple(mean), tuple(std), white_of(image.dtype), image.device)
 
 
 @assume_constant_result  # in a compiled augmentation, too
@@ -74,7 +268,7 @@ def changed_at_once(image: Tensor, change: PixelChange, form: PixelForm = PLAIN)
     if is_compiling() or not change.fits(image):
         return None
     if image.device.type == "cuda":
-        return pixel_kernel(image, change, form)
+        return by_kernel(pixel_kernel, image, change, form)
     if image.device.type != "cpu" or change.reflects:
         return None
     compiled = find("paceline_crop_flip")
@@ -120,14 +314,14 @@ class Normalize(PixelAugment):
 
     def __init__(
         self,
-        field: pixels.Fields,
+        field: Fields,
         mean: Sequence[float],
         std: Sequence[float],
         dtype: str = "float32",
     ) -> None:
         check_statistics(mean, std)
-        self.form = pixels.form_of(dtype)
-        self.fields = self.normalized_fields = pixels.fields_of(field)
+        self.form = form_of(dtype)
+        self.fields = self.normalized_fields = fields_of(field)
         self.mean = mean
         self.std = std
 

@@ -5,7 +5,7 @@ each byte once and writes each result once, in the layout and the dtype that the
 gives the same numbers as the operators: product and sum round separately, and 16-bit results are
 rounded from float32.
 
-Only ``pixels`` imports this module, when a GPU gets its first batch: Triton takes half a second.
+Only ``normalize`` imports this module, when a GPU gets its first batch: Triton takes half a second.
 """
 
 # pyright: reportMissingParameterType=false, reportCallIssue=false
@@ -29,7 +29,7 @@ def launch(
     Args:
         image: uint8 [B, C, H, W].
         tables: Contiguous, or None: offsets (int64 [B, 2]), mirror (uint8 [B]), scale and shift
-            (float32 [C]), as in ``pixels.PixelChange``.
+            (float32 [C]), as in ``normalize.PixelChange``.
         padding: Pixels on each side of the padded image.
         reflects: Whether these mirror the image. Otherwise they are black.
         out: The results, [B, C, H, W], contiguous or ``channels_last``: float32, bfloat16 or

@@ -15,7 +15,7 @@ from torch.compiler import assume_constant_result
 
 from framework.augment.cutmix import box, inside
 from framework.augment.mixup import log_uniform
-from framework.augment.pixels import Fields, PixelAugment, check_pictures, fields_of, white_of
+from framework.augment.normalize import Fields, PixelAugment, check_pictures, fields_of, white_of
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
 

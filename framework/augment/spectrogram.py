@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from framework.augment.pixels import Fields, fields_of
+from framework.augment.normalize import Fields, fields_of
 from framework.contracts.batch import Batch
 
 FLOOR = 1e-10  # of a power, before its logarithm

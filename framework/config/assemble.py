@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import framework
-from framework.augment.fused import Finish, finish_with
+from framework.augment.compose import Finish, finish_with
 from framework.config import auto, resume, targets
 from framework.config.build import NUM_SAMPLES, build, takes_optimizer
 from framework.config.init_weights import with_digest
@@ -28,9 +28,8 @@ from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
 from framework.contracts.records import Manifest
 from framework.contracts.waits import Waits
-from framework.data.classes import with_agreed_classes
-from framework.data.fields import followers
-from framework.data.live_tuning import LiveTuning, start_tuning
+from framework.data.fields import followers, with_agreed_classes
+from framework.data.source import LiveTuning
 from framework.errors import ConfigError, DistributedError, say, words_of
 from framework.measure.clock import ENDING, ProfiledClock, make_clock
 from framework.measure.host import cores_per_rank, stay_on_gpu_node
@@ -100,7 +99,7 @@ class Assembly:
             self.tuning: LiveTuning | None = None  # changes how training records are read
             if config["workers"]["num"] == auto.AUTO:
                 cores = cores_per_rank()
-                self.tuning = start_tuning(source, self.train, self.waits, cores, self.say)
+                self.tuning = LiveTuning(source, self.train, self.waits, cores, self.say)
             order = source.order
             if not self.train.num_steps:
                 records = f"{order.num_used} records, fewer than a batch of {order.batch_size}"

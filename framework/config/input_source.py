@@ -29,8 +29,7 @@ from framework.contracts.records import (
     RecordStore,
     item_files_of,
 )
-from framework.data.reader import BatchReader
-from framework.data.requests import Request
+from framework.data.reader import BatchReader, Request
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, DataError
 from framework.input.rows import read_file

@@ -18,7 +18,7 @@ from framework.config.schema import check_known, check_values, option_rules
 from framework.config.targets import Config, split_of, val_sets
 from framework.contracts import records
 from framework.contracts.records import Manifest, RecordInput
-from framework.data.classes import agree_on_classes
+from framework.data.fields import agree_on_classes
 from framework.errors import ConfigError, PacelineError
 from framework.media.header import MAX_PIXELS
 from framework.pack.marked import MarkedInput

@@ -29,8 +29,7 @@ from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.prediction import PredictedBoxes, PredictedMaps, Predictions, Predicts
 from framework.contracts.records import Field, Manifest, RecordInput
 from framework.contracts.training import Objective
-from framework.data.classes import agree_on_classes, renumbered
-from framework.data.fields import length_name
+from framework.data.fields import agree_on_classes, length_name, renumbered
 from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
 from framework.errors import CheckpointError, ConfigError, listed, say, words_of

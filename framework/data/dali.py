@@ -19,11 +19,11 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext
-from framework.data.pictures import unreadable
-from framework.data.reader import BatchReader, check_crcs
-from framework.data.requests import Request
+from framework.data.pictures import Slice, nothing_yet, unreadable
+from framework.data.reader import BatchReader, Request, check_crcs
 from framework.data.source import WorkerSource, store_order
 from framework.errors import ConfigError, DataError, ResourceError
+from framework.measure.clock import Stopwatch
 from framework.media.decode import decode
 from framework.media.header import BadImage
 from framework.store.open_store import open_store
@@ -40,21 +40,41 @@ def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "D
 class DALISource(WorkerSource[BatchReader]):
     """A Source that decodes with DALI. ``prefetch_depth``: batches DALI prepares ahead.
 
-    Our reader reads only what DALI is given. DALI's threads tell no times.
+    Our reader reads only what DALI is given. DALI's threads tell no times. ResourceError R103 if it
+    is not installed, ConfigError C174 for what it cannot do.
     """
 
     takes_workers = False
     graph_refusal = "DALI frees memory in threads of its own, which capturing forbids"
 
     def __init__(self, path: str, prefetch_depth: int, context: SourceContext) -> None:
-        self._dali = _import_dali()
+        try:
+            from nvidia.dali import fn, types  # noqa: PLC0415  # optional: an extra
+            from nvidia.dali.pipeline import Pipeline  # noqa: PLC0415
+        except ImportError as error:
+            what = f"DALI is not installed ({error})"
+            fix = f"{pip_install('dali')}, or choose data=hdf5"
+            raise ResourceError(103, "data = dali", what, fix) from error
+        self._dali: tuple[Any, Any, Any] = fn, types, Pipeline
         self.store = open_store(path)
         self.prefetch_depth = prefetch_depth
-        _refuse(context)
+        transform, other = context.transform, "choose data=hdf5 or lmdb"
+        if transform.function is not None:
+            where = "data = dali, a transform with a function"
+            raise ConfigError(174, where, "DALI's operators cannot call it", other)
+        if transform.size is not None and transform.turns:
+            height, width = transform.size
+            if height != width:
+                where = f"data = dali, a transform that turns images and cuts {height} x {width}"
+                fix = f"cut squares, or {other}"
+                raise ConfigError(174, f"{where} pixels", "DALI's operators turn squares only", fix)
+        if context.worker_kind == "process":
+            where = "data = dali, workers.kind = process"
+            raise ConfigError(174, where, "DALI works in threads", "leave workers.kind out")
         read = BatchReader(self.store, context)
         if read.videos:
             where = f"data = dali, video {', '.join(read.videos)}"
-            raise ConfigError(174, where, "DALI is not given videos", "choose data=hdf5 or lmdb")
+            raise ConfigError(174, where, "DALI is not given videos", other)
         is_gpu = context.device.type == "cuda"
         num_threads = context.num_workers
         if num_threads is None:
@@ -218,7 +238,7 @@ class DALISource(WorkerSource[BatchReader]):
 
     def _inputs(self, request: Request) -> tuple[Any, ...]:
         """Return a batch for ``external_source``: each field, then four arrays for each cut one."""
-        indices = request.indices
+        indices, fields = request.indices, self.manifest.fields
         records = self.store.read(indices)
         if request.verify:
             check_crcs(self.store, indices, records)
@@ -233,34 +253,29 @@ class DALISource(WorkerSource[BatchReader]):
         for name in self._names:
             values = records[name]
             if name in self._maps:
-                values = self.read.label_map(name, values, indices, numbers)
+                seconds = nothing_yet(len(indices))
+                part = Slice(indices, indices, numbers, Stopwatch(), seconds, {})
+                values = self.read.pictures.stacked(name, fields[name], values, part)
             elif not isinstance(values, Tensor):
                 arrays.append([np.frombuffer(value, np.uint8) for value in values])
                 continue
-            elif name in self._cut and not self.manifest.fields[name].interleaved:
+            elif name in self._cut and not fields[name].interleaved:
                 values = values.permute(0, 2, 3, 1).contiguous()
             arrays.append(values.numpy())
+        transform, bits = self.context.transform, torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])
         for name in self._cut:
-            arrays += self._windows(name, records[name], indices, numbers)
+            sizes = self.read.pictures.sizes(fields[name], records[name], indices)
+            windows = transform.windows(sizes, numbers)
+            flips = (windows[:, 4:] & bits).ne(0)
+            if transform.turns:
+                # ``_turned`` exchanges rows and columns last, and so the sides that are flipped
+                turned = flips[:, 2]
+                exchanged = flips[:, [1, 0]]
+                flips = torch.where(turned.unsqueeze(1), exchanged, flips[:, :2])
+                self._turns.setdefault(name, deque()).append(turned)
+            arrays += [windows[:, :2].int().numpy(), windows[:, 2:4].int().numpy()]
+            arrays += [flip.int().numpy() for flip in flips[:, :2].unbind(1)]
         return tuple(arrays)
-
-    def _windows(
-        self, name: str, images: Any, indices: Tensor, numbers: Tensor | None
-    ) -> tuple[Any, ...]:
-        sizes = self.read.pictures.sizes(self.manifest.fields[name], images, indices)
-        windows = self.context.transform.windows(sizes, numbers)
-        start, shape = windows[:, :2].int(), windows[:, 2:4].int()
-        bits = torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])
-        mirrored, upside_down, turned = (windows[:, 4:] & bits).ne(0).unbind(1)
-        if self.context.transform.turns:
-            # ``_turned`` exchanges rows and columns last, and thereby the sides that are flipped
-            mirrored, upside_down = (
-                torch.where(turned, upside_down, mirrored),
-                torch.where(turned, mirrored, upside_down),
-            )
-            self._turns.setdefault(name, deque()).append(turned)
-        flips = (mirrored.int().numpy(), upside_down.int().numpy())
-        return start.numpy(), shape.numpy(), *flips
 
     def _explain(self, error: Exception, under_way: list[Tensor]) -> Exception:
         """Return a DataError that names the record, which DALI does not.
@@ -284,28 +299,3 @@ class DALISource(WorkerSource[BatchReader]):
                         return unreadable(self.store, index, bad)
         what = f"DALI could not make this record's batch ({words})"
         return DataError(106, first, what, "see which with data=hdf5 or lmdb")
-
-
-def _refuse(context: SourceContext) -> None:
-    if context.transform.function is not None:
-        where = "data = dali, a transform with a function"
-        raise ConfigError(174, where, "DALI's operators cannot call it", "choose data=hdf5 or lmdb")
-    size = context.transform.size
-    if size is not None and size[0] != size[1] and context.transform.turns:
-        where = f"data = dali, a transform that turns images and cuts {size[0]} x {size[1]} pixels"
-        fix = "cut squares, or choose data=hdf5 or lmdb"
-        raise ConfigError(174, where, "DALI's operators turn squares only", fix)
-    if context.worker_kind == "process":
-        where = "data = dali, workers.kind = process"
-        raise ConfigError(174, where, "DALI works in threads", "leave workers.kind out")
-
-
-def _import_dali() -> tuple[Any, Any, Any]:
-    try:
-        from nvidia.dali import fn, types  # noqa: PLC0415  # optional: an extra
-        from nvidia.dali.pipeline import Pipeline  # noqa: PLC0415
-    except ImportError as error:
-        what = f"DALI is not installed ({error})"
-        fix = f"{pip_install('dali')}, or choose data=hdf5"
-        raise ResourceError(103, "data = dali", what, fix) from error
-    return fn, types, Pipeline

@@ -19,10 +19,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from framework.contracts.batch import Batch, leaves, mapped, taken
 from framework.contracts.data import MicroBatch, MicroBatches, Source, SourceContext
 from framework.contracts.records import Manifest
-from framework.data.classes import LabelMap
-from framework.data.dataset import classes_of, refuse_transform, split_name, title_of
-from framework.data.items import HOST, check_names, fields_of, record_of
-from framework.data.requests import plain
+from framework.data import dataset as user_data
+from framework.data.fields import LabelMap
+from framework.data.reader import plain
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.order.batches import Order
 from framework.order.draws import record_seeds
@@ -68,7 +67,7 @@ def loader_source(
         DataError: D109 if there is no batch, D230, D233, D235 for what is no batch.
         UserCodeError: U100 for an exception in the user's code.
     """
-    return LoaderSource(data, check_names(fields), num_batches, context)
+    return LoaderSource(data, user_data.check_names(fields), num_batches, context)
 
 
 class _Pass(NamedTuple):
@@ -95,11 +94,11 @@ class LoaderSource(Source):
         num_batches: int | None,
         context: SourceContext,
     ) -> None:
-        self._where = split_name(context)
+        self._where = user_data.split_name(context)
         order = context.order(1)  # what it says of ranks and accumulation counts
-        _refuse(context, order)
+        _refuse_ignored(context, order)
         self.context = context
-        self.title = title_of(data)
+        self.title = user_data.title_of(data)
         self._place = f"{self._where} = {self.title}"
         self.names = names
         self._labels: LabelMap | None = None
@@ -126,7 +125,7 @@ class LoaderSource(Source):
         classes: list[str] = []
         sampled = 0  # records of an epoch, if torch's own sampler says it
         if isinstance(self.loader, DataLoader):
-            classes = classes_of(self.loader.dataset)
+            classes = user_data.classes_of(self.loader.dataset)
             batches = self.loader.batch_sampler
             parts += [self.loader.sampler, batches, self.loader.dataset]
             if isinstance(batches, BatchSampler):
@@ -134,14 +133,14 @@ class LoaderSource(Source):
             is_stream = isinstance(self.loader.dataset, IterableDataset)
             if type(batches) is BatchSampler and self._asks_end and not is_stream:
                 sampled = len(batches.sampler)  # pyright: ignore[reportArgumentType]  # it has one
-            self.loader = self._own(self.loader)
+            self.loader = self._with_own_sampler(self.loader)
         different = {id(part): part for part in parts if isinstance(part, KnowsEpoch)}
         self._knows_epoch = list(different.values())
         self._head: list[_Pass] = []  # the first passes of epoch 0
         self._ahead: Generator[_Pass] | None = None  # those that follow, once it has begun
         batch = self.sample(1)
         size = self._head[0].size
-        if not self._is_cut and self._num_parts > 1:
+        if not self._cuts and self._num_parts > 1:
             self._check_shards(order)
             size *= order.world_size
             sampled *= order.world_size
@@ -159,8 +158,9 @@ class LoaderSource(Source):
             seed=context.seed,
             shuffle=False,
         )
+        fields = user_data.fields_of(batch)
         source = f"batches of {self.title}"
-        self.manifest = Manifest(num_records, fields_of(batch), classes, source=source)
+        self.manifest = Manifest(num_records, fields, classes, source=source)
 
     def _num_batches(self, given: int | None) -> int:
         """Return the number of batches of an epoch. ConfigError C235 if unknown or too large."""
@@ -184,7 +184,7 @@ class LoaderSource(Source):
             raise ConfigError(235, where, what, f"leave it out, or set data.num_batches={length}")
         return given or 0
 
-    def _own(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+    def _with_own_sampler(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         own = copy(loader)
         attributes = vars(own)  # torch lets nobody set a sampler later
         attributes["_iterator"] = None
@@ -231,8 +231,7 @@ class LoaderSource(Source):
         if self._cuts is None and self._num_parts > 1:
             can_cut = are_batches or all(isinstance(own, CUT) for own in drawn)
             plain_batches = [own.tolist() if isinstance(own, ARRAYS) else own for own in drawn]
-            digests = self.context.gather(_sha256(repr(plain_batches).encode()))
-            self._cuts = can_cut and len({bytes(own.tolist()) for own in digests}) == 1
+            self._cuts = self._num_different(repr(plain_batches).encode()) == 1 and can_cut
         _seed_rank(self._parts.start)
         if not self._cuts:
             yield from drawn
@@ -245,14 +244,15 @@ class LoaderSource(Source):
                 stop = None if part < len(own) else place + 1
                 yield own[place : stop : self._num_parts]
 
-    @property
-    def _is_cut(self) -> bool:
-        return bool(self._cuts)
+    def _num_different(self, content: bytes) -> int:
+        """Return how many ranks differ in their ``content``."""
+        digest = torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
+        return len({bytes(own.tolist()) for own in self.context.gather(digest)})
 
     @property
     def gives_ranks_their_own(self) -> bool:
         """Whether each rank brings batches of its own, whose sizes no other rank knows."""
-        return not self._is_cut and self._num_ranks > 1
+        return not self._cuts and self._num_ranks > 1
 
     def _check_shards(self, order: Order) -> None:
         """Check that ranks whose batches are not cut have others, and as many.
@@ -264,8 +264,7 @@ class LoaderSource(Source):
             what = "they cut every batch, and batches without a sampler come whole"
             fix = "give torch's DataLoader over a Dataset with __getitem__, or choose parallel=ddp"
             raise ConfigError(174, where, what, fix)
-        digests = self.context.gather(_digest(self._head[0].batch))
-        if len({bytes(digest.tolist()) for digest in digests}) < order.world_size:
+        if self._num_different(_content(self._head[0].batch)) < order.world_size:
             what = "gives several ranks the same batches"
             fix = (
                 "let each rank yield records of its own, by RANK and WORLD_SIZE in os.environ, or "
@@ -283,7 +282,7 @@ class LoaderSource(Source):
         if not self.context.training:
             return () if self._labels is None else (self._labels.note,)
         ranks = ""
-        if self._is_cut:
+        if self._cuts:
             ranks = ", and each rank takes its share of every batch"
         elif self._num_parts > 1:
             ranks = ", and the ranks' batches differ, so they are taken for shards"
@@ -299,7 +298,7 @@ class LoaderSource(Source):
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         num_own = len(self._parts)
-        num_parts = self._num_parts if self._is_cut else 1
+        num_parts = self._num_parts if self._cuts else 1
         head, ahead = self._head, self._ahead
         self._head, self._ahead = [], None
         if ahead is not None and epoch:
@@ -335,10 +334,10 @@ class LoaderSource(Source):
                     fix = f"correct it, or set data.num_batches={number}"
                     raise DataError(234, self._place, what, fix)
                 name = f"batch {number // num_own} of {self.title}"
-                batch = record_of(values, self.names, name)
+                batch = user_data.record_of(values, self.names, name)
                 own = size = length = _size(batch, name)
                 first, stride = position * self._num_ranks + self._rank, self._num_ranks
-                if self._is_cut:
+                if self._cuts:
                     part, stride = self._parts[number % num_own], self._num_parts
                     size = len(self._drawn[number // num_own])
                     own = len(range(part, size, stride))
@@ -361,7 +360,7 @@ class LoaderSource(Source):
             self._ahead = self._passes(0)
         if not self._head:
             self._head += islice(self._ahead, 1)
-        with kept_generators(HOST), closing(self._first_batches(self._ahead)) as batches:
+        with kept_generators(user_data.HOST), closing(self._first_batches(self._ahead)) as batches:
             batch: Batch = next(batches, {})
             while batch and len(batch["index"]) < count:
                 joined = _joined(batch, next(batches, {}))
@@ -384,7 +383,7 @@ class LoaderSource(Source):
 
         Those that ranks cut are read again, as a whole, so that all ranks get the same ones.
         """
-        if not self._is_cut:
+        if not self._cuts:
             yield from (own.batch for own in self._head)
             for own in ahead:
                 self._head.append(own)
@@ -398,7 +397,7 @@ class LoaderSource(Source):
         with closing(self._iterated(whole, 0)) as batches:
             for values in batches:
                 name = f"a batch of {self.title}"
-                batch = record_of(values, self.names, name)
+                batch = user_data.record_of(values, self.names, name)
                 size = _size(batch, name)
                 yield _numbered(batch, position + torch.arange(size))
                 position += size
@@ -418,7 +417,7 @@ class LoaderSource(Source):
         try:
             for part in self._knows_epoch:
                 part.set_epoch(epoch)
-            with kept_generators(HOST):
+            with kept_generators(user_data.HOST):
                 # The same on all ranks, whose samplers must draw the same batches.
                 seed_host_generators(int(record_seeds(torch.tensor([0]), self.context.seed, epoch)))
                 # Processes that start here ignore Ctrl-C: the parent decides when to stop.
@@ -440,8 +439,8 @@ class LoaderSource(Source):
             raise fault or DataError(233, self._place, plain(error), fix) from error
 
 
-def _refuse(context: SourceContext, order: Order) -> None:
-    refuse_transform(context)
+def _refuse_ignored(context: SourceContext, order: Order) -> None:
+    user_data.refuse_transform(context)
     ignored = {
         "workers.num": context.num_workers or None,
         "workers.kind": context.worker_kind,
@@ -457,9 +456,9 @@ def _refuse(context: SourceContext, order: Order) -> None:
     }
     for key, value in ignored.items():
         if value is not None:
-            where = f"{key} = {value}, data = dataloader"
             what = "a DataLoader's batches come as they are"
-            raise ConfigError(174, where, what, "set it in the DataLoader, or choose data=dataset")
+            fix = "set it in the DataLoader, or choose data=dataset"
+            raise ConfigError(174, f"{key} = {value}, data = dataloader", what, fix)
 
 
 @final
@@ -531,8 +530,8 @@ def _joined(batch: Batch, more: Batch) -> Batch | None:
     return joined if joined.keys() == batch.keys() == more.keys() else None
 
 
-def _digest(batch: Batch) -> Tensor:
-    """Return a digest of all but ``index``, which differs over the ranks, whatever they get."""
+def _content(batch: Batch) -> bytes:
+    """Return all but ``index``, which differs over the ranks, whatever they get."""
     content = b""
     for name, value in batch.items():
         if name == "index":
@@ -544,11 +543,7 @@ def _digest(batch: Batch) -> Tensor:
                 content += flat.view(torch.uint8).numpy().tobytes()
         if isinstance(value, list) and value and isinstance(value[0], str | int | float):
             content += repr(value).encode()
-    return _sha256(content)
-
-
-def _sha256(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
+    return content
 
 
 def _worker_error(error: BaseException, fix: str) -> UserCodeError | None:

@@ -12,7 +12,7 @@ from framework.contracts.data import SourceContext
 from framework.data.source import StoreSource
 from framework.errors import ConfigError
 from framework.order.batches import Order
-from framework.order.sampling import sampling
+from framework.order.draws import sampling
 from framework.store.open_store import MixedStore, open_store
 
 
@@ -38,30 +38,22 @@ def mixture_source(
     if isinstance(path, str):
         return StoreSource(open_store(path), context)
     store = MixedStore({name: open_store(str(part)) for name, part in path.items()})
-    shares = _shares(store, weights, temperature)
-    if context.training and shares is not None:
+    shares = torch.tensor(store.sizes, dtype=torch.float64) ** (1 / temperature)
+    if weights is not None:
+        where = f"data.weights = {dict(weights)}"
+        if temperature != 1:
+            what = f"would ignore data.temperature={temperature}"
+            raise ConfigError(203, where, what, "leave one of them out")
+        values: list[Any] = [weights.get(name) for name in store.stores]
+        is_number = [isinstance(value, int | float) and value >= 0 for value in values]
+        if len(weights) > len(values) or not all(is_number) or not any(values):
+            names = ", ".join(store.stores)
+            what = f"must have a number of at least 0 for each of {names}, not all 0"
+            raise ConfigError(203, where, what, "correct it")
+        shares = torch.tensor(values, dtype=torch.float64)
+    if context.training and (weights is not None or temperature != 1):
         context = replace(context, order=partial(_mixed, context, store.starts, shares))
     return StoreSource(store, context)
-
-
-def _shares(
-    store: MixedStore, weights: Mapping[str, Any] | None, temperature: float
-) -> Tensor | None:
-    """Return the weight of each store, float64 [stores]; None: every record comes once."""
-    if weights is None:
-        if temperature == 1:
-            return None
-        return torch.tensor(store.sizes, dtype=torch.float64) ** (1 / temperature)
-    where = f"data.weights = {dict(weights)}"
-    if temperature != 1:
-        what = f"would ignore data.temperature={temperature}"
-        raise ConfigError(203, where, what, "leave one of them out")
-    names = list(store.stores)
-    is_number = [isinstance(value, int | float) and value >= 0 for value in weights.values()]
-    if set(weights) != set(names) or not all(is_number) or not any(weights.values()):
-        what = f"must have a number of at least 0 for each of {', '.join(names)}, not all 0"
-        raise ConfigError(203, where, what, "correct it")
-    return torch.tensor([weights[name] for name in names], dtype=torch.float64)
 
 
 def _mixed(context: SourceContext, starts: Tensor, shares: Tensor, num_records: int) -> Order:

@@ -34,7 +34,6 @@ from framework.media.scale import (
 )
 from framework.media.sound_video import BadFrames, frames_of
 
-SAMPLED = 16  # records that show the formats of a store's images
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 INTERLEAVED, PLANAR = (0, 1, 2), (1, 2, 0)  # the axes of rows, columns and channels
@@ -257,31 +256,29 @@ class Pictures:
             if took is not None:
                 seconds += took
                 rest = ()
+        field, size = opened.field, self._transform.size
         for number in rest:
             start = perf_counter()
+            data = opened.values[number]
             window = places[number].tolist()
+            top, left, height, width, flip = window
+            rows, columns = slice(top, top + height), slice(left, left + width)
             with self._named(part.indices, number):
-                pixels = self._pixels(opened, number, window, int(part.indices[number]))
-                out = results[number]
-                scale_into(pixels, antialias, window[4], out, are_labels, interleaved)
+                if opened.table is None:
+                    pixels = np.asarray(data)
+                    pixels = pixels if field.interleaved else pixels.transpose(1, 2, 0)
+                    pixels = pixels[rows, columns]
+                elif are_labels:
+                    pixels = decode_labels(data)[rows, columns]
+                else:
+                    header = opened.left.get(number) or accepted_header(data)
+                    if field in self._sampled_gray and header.colors > 1:
+                        refuse_colors(data, self._store.name(int(part.indices[number])))
+                    turned = size and before_turn(flip, size)
+                    pixels = window_pixels(data, header, field.channels or 3, window, turned)
+                scale_into(pixels, antialias, flip, results[number], are_labels, interleaved)
             seconds[number] += perf_counter() - start
         part.watch.mark("transform" if opened.table is None else "decode")
-
-    def _pixels(self, opened: Opened, number: int, window: Any, index: int) -> np.ndarray:
-        field, data = opened.field, opened.values[number]
-        top, left, height, width, flip = window
-        rows, columns = slice(top, top + height), slice(left, left + width)
-        if opened.table is None:
-            pixels = np.asarray(data)
-            pixels = pixels if field.interleaved else pixels.transpose(1, 2, 0)
-            return pixels[rows, columns]
-        if field.kind == "labels":
-            return decode_labels(data)[rows, columns]
-        header = opened.left.get(number) or accepted_header(data)
-        if field in self._sampled_gray and header.colors > 1:
-            refuse_colors(data, self._store.name(index))
-        size = self._transform.size and before_turn(flip, self._transform.size)
-        return window_pixels(data, header, field.channels or 3, window, size)
 
     @contextmanager
     def _named(self, indices: Tensor, number: int) -> Generator[None]:
@@ -299,15 +296,6 @@ def _all(size: tuple[int, int], count: int) -> Tensor:
 def nothing_yet(count: int) -> "memoryview[float]":
     """Return the seconds of ``count`` records that are still to be measured: float64 [count]."""
     return memoryview(array("d", bytes(8 * count)))
-
-
-def decodes_in_python(store: RecordStore, name: str) -> bool:
-    """Return whether C leaves most images of a field to Python, as far as a sample shows."""
-    count = store.manifest.num_records
-    if not count:
-        return False
-    records = store.read(torch.arange(0, count, -(-count // SAMPLED)))
-    return bool(2 * read_headers(records[name])[:, LEFT].mean() > 1)
 
 
 def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:

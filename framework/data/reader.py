@@ -1,23 +1,21 @@
 """Read one batch of a store: gather, decode, transform.
 
 A reader is picklable, so any kind of worker can run it. It works in slices, so that several threads
-can share a batch.
+can share a batch. It measures each record of a slice, compares it with the usual record, and
+reports those that took many times as long. Records that are only gathered are not measured, since
+copying bytes takes every record alike.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import (
-    KnowsLabels,
-    RecordFunction,
-    SourceContext,
-)
+from framework.contracts.data import KnowsLabels, RecordFunction, SourceContext
 from framework.contracts.records import (
     Placed,
     Ragged,
@@ -25,40 +23,110 @@ from framework.contracts.records import (
     RecordStore,
     joined,
 )
-from framework.data.fields import (
-    PICTURES,
-    check_fields,
-    collated,
-    cut_fields,
-    followers,
-    is_cut,
-    length_name,
-    moved,
-    samples_of,
-)
-from framework.data.pictures import (
-    BatchMemory,
-    Pictures,
-    Slice,
-    decodes_in_python,
-    nothing_yet,
-    uneven,
-)
-from framework.data.requests import Request, Timed, Usual, Work, plain
-from framework.errors import DataError, PacelineError, UserRecordError
+from framework.data import fields, pictures
+from framework.data.pictures import Slice, nothing_yet
+from framework.errors import DataError, PacelineError, UserRecordError, words_of
 from framework.measure.clock import Stopwatch
-from framework.media.scale import scale_into
+from framework.media.scale import LEFT, read_headers, scale_into
 from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.system.memory import pins_here
 from framework.system.user_code import user_error
 
+MUCH = 8  # a slow record takes so many times as long as the usual one, and at least
+LEAST_S = 5e-3  # this long: a thread that loses its core for a moment looks slow, too
+CAUTION = 1.1  # the factor by which a slice changes what counts as usual
+SAMPLED = 16  # records that show the formats of a store's images
 NOTHING_KNOWN: Mapping[str, Tensor] = {}
 ONE_SIZE = "let the function return one size, in validation too: transform.evaluation=true"
 
 
+class Request(NamedTuple):
+    """One batch to read."""
+
+    epoch: int
+    indices: Tensor  # the records: int64 [B]
+    training: bool  # whether the transform draws random numbers
+    verify: bool = False  # whether to compare records with their CRC32
+    keys: Tensor | None = None  # what random changes depend on, as ``Share.keys``
+
+    def keys_of(self, start: int, stop: int) -> Tensor:
+        """Return what the random changes of records ``start`` to ``stop`` depend on: int64 [n]."""
+        keys = self.indices if self.keys is None else self.keys
+        return keys[start:stop]
+
+
+class SlowRead(NamedTuple):
+    """A record that took many times as long as the usual one."""
+
+    number: int  # in the data set
+    seconds: float
+    size_bytes: int  # 0 if it is not known
+
+
+class Work(NamedTuple):
+    """A batch that is being read. Threads may fill slices of it at the same time."""
+
+    request: Request
+    parts: dict[int, Any]  # what the slices hold, by their start
+    slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
+    slow: list[SlowRead]
+    images: dict[str, Tensor]  # the memory of image fields, if their size is known
+    numbers: Tensor | None = None  # the transform's draws, float32 [B, num_draws], if it has some
+
+    def ordered_parts(self) -> list[Any]:
+        """Return what the slices hold, in the order of the records."""
+        return [self.parts[start] for start in sorted(self.parts)]
+
+
+class Timed(NamedTuple):
+    """A batch or a slice of one, the seconds per stage it took, and its slow records."""
+
+    batch: Any
+    slices_s: list[dict[str, float]]
+    slow: Sequence[SlowRead] = ()
+
+
+class Reader:
+    """What workers run: it reads one batch, whole or in slices. It is picklable.
+
+    A call reads a batch in this thread, and ``timed`` also measures the stages. Or ``begin``
+    returns work, of which several threads ``fill`` slices, records ``start`` to ``stop``, before
+    ``finish`` returns the batch. ``check`` raises DataError D117 if a file was replaced or
+    rewritten since it was first opened.
+
+    ``decodes`` says whether reading costs more than copying, and so is worth a pool of threads.
+    """
+
+    decodes: bool = True
+
+    def __call__(self, request: Request) -> Batch:
+        return self.timed(request).batch
+
+    def timed(self, request: Request) -> Timed:
+        work = self.begin(request)
+        self.fill(work, 0, len(request.indices))
+        return Timed(self.finish(work), work.slices_s, work.slow)
+
+    def begin(self, request: Request) -> Work:
+        return Work(request, {}, [], [], {})
+
+    def fill(self, work: Work, start: int, stop: int) -> None:
+        raise NotImplementedError
+
+    def finish(self, work: Work) -> Batch:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        pass
+
+    def name(self, index: int) -> str:
+        """Return the name of a record for messages."""
+        raise NotImplementedError
+
+
 @final
-class BatchReader:
-    """Reads batches, each with ``index``.
+class BatchReader(Reader):
+    """Reads batches of a store, each with ``index``.
 
     Image fields become uint8 [B, C, H, W], and videos uint8 [B, T, C, H, W]. With ``collate=list``,
     those without a size of the transform become a list of B tensors. If nothing is changed,
@@ -72,37 +140,37 @@ class BatchReader:
         context: SourceContext,
         locked: Callable[[Tensor], Records] | None = None,
     ) -> None:
-        check_fields(store.manifest, context)
+        manifest = store.manifest
+        fields.check_fields(manifest, context)
         self.store = store
         self._locked = locked
         self.transform = transform = context.transform
         self.seed = context.seed
         self.collate = context.collate
-        self._memory = BatchMemory()
+        self._memory = pictures.BatchMemory()
         self._usual = Usual()
-        manifest = store.manifest
-        fields = manifest.fields.items()
         sampled = list(manifest.gray.values()) if store.samples_colors else ()
-        self.pictures = Pictures(store, context, sampled)
+        self.pictures = pictures.Pictures(store, context, sampled)
         self.function: RecordFunction | None = transform.function
         if manifest.label_maps and isinstance(self.function, KnowsLabels):
             self.function = self.function.with_labels(manifest.label_maps)
-        self.cut = cut_fields(manifest, transform)  # also what the transform's function changes
-        self.arrays = {name for name, own in self.cut.items() if not is_cut(own, transform)}
+        # also what the transform's function changes
+        self.cut = fields.cut_fields(manifest, transform)
+        self.arrays = {name for name, own in self.cut.items() if not fields.is_cut(own, transform)}
         # Raw fields of which only a window is used need no copy first.
         self.views = [name for name, own in self.cut.items() if own.encoding == "raw"]
-        self.ragged = {name: own for name, own in fields if own.encoding == "ragged"}
+        every = manifest.fields.items()
+        self.ragged = {name: own for name, own in every if own.encoding == "ragged"}
         self.sounds = [name for name, own in self.ragged.items() if own.kind == "audio"]
-        self.videos = {name: own for name, own in fields if own.kind == "video"}
+        self.videos = {name: own for name, own in every if own.kind == "video"}
         self.padded: dict[str, str] = {}  # the names of the lengths of padded arrays, by field
         for name, own in self.ragged.items():
-            length = length_name(name, own, self.collate)
+            length = fields.length_name(name, own, self.collate)
             is_window = name in self.sounds and transform.samples > 0  # of one length
             if length is not None and not is_window:
                 self.padded[name] = length
         moves = transform.size is not None or transform.num_draws > 0
-        self.followers = followers(manifest) if moves else {}
-        # Such reading costs more than copying, and so is worth a pool of threads.
+        self.followers = fields.followers(manifest) if moves else {}
         self.decodes = bool(self.cut or self.sounds or self.videos)
         self.changed = bool(self.cut or self.ragged or self.videos)  # beside what the store gives
         # Records are measured one by one if they are decoded, or changed in Python.
@@ -114,8 +182,12 @@ class BatchReader:
 
     def decodes_in_python(self) -> bool:
         """Return whether C leaves most images of a field to Python, as far as a sample shows."""
-        files = [name for name, field in self.cut.items() if field.encoding == "image"]
-        return any(decodes_in_python(self.store, name) for name in files)
+        files = [name for name, own in self.cut.items() if own.encoding == "image"]
+        count = self.store.manifest.num_records
+        if not files or not count:
+            return False
+        records = self.store.read(torch.arange(0, count, -(-count // SAMPLED)))
+        return any(2 * read_headers(records[name])[:, LEFT].mean() > 1 for name in files)
 
     def __call__(self, request: Request) -> Batch:
         # the shortest way: small records take less time than the rest of this class
@@ -130,22 +202,20 @@ class BatchReader:
         if not self.changed and not request.verify:
             start = perf_counter()
             return Timed(self(request), [{"read": perf_counter() - start}])
-        work = self.begin(request)
-        self.fill(work, 0, len(request.indices))
-        return Timed(self.finish(work), work.slices_s, work.slow)
+        return super().timed(request)
 
     def begin(self, request: Request) -> Work:
         """Return a batch with memory for the images whose size is known."""
         images: dict[str, Tensor] = {}
         size = self.transform.size
         if size is not None and self.function is None:
+            count = len(request.indices)
             shapes: dict[str, tuple[int, ...]] = {
-                name: (field.channels or 3, *size) for name, field in self.cut.items()
+                name: (count, own.channels or 3, *size) for name, own in self.cut.items()
             }
-            for name, field in self.videos.items():
-                shapes[name] = (self.transform.num_frames, field.shape[3] or 3, *size)
+            for name, own in self.videos.items():
+                shapes[name] = (count, self.transform.num_frames, own.shape[3] or 3, *size)
             for name, shape in shapes.items():
-                shape = len(request.indices), *shape  # noqa: PLW2901
                 if pins_here():  # a GPU copies it whole; torch pools page-locked memory
                     images[name] = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
                 else:
@@ -173,15 +243,20 @@ class BatchReader:
         part = Slice(indices, indices if keys is None else keys, numbers, watch, seconds, {})
         filled = dict(records)
         if self.cut:
-            filled |= self._images(records, request, part, outs)
-        for name, field in self.videos.items():
-            filled[name] = self.pictures.clips(name, field, records[name], part, outs.get(name))
-        filled |= self.followed(records, indices, part.numbers, part.windows)
+            watch.mark("transform")
+        if self.cut and self.function is not None:
+            filled |= self._by_function(self.function, records, request, part)
+        else:
+            for name, own in self.cut.items():
+                filled[name] = self.pictures.cut(name, own, records[name], part, outs.get(name))
+        for name, own in self.videos.items():
+            filled[name] = self.pictures.clips(name, own, records[name], part, outs.get(name))
+        filled |= self.followed(records, indices, numbers, part.windows)
         if self.sounds:
-            filled |= self.heard(records, indices, part.numbers)
+            filled |= self.heard(records, indices, numbers)
             watch.mark("decode")
         if self._measures:
-            files = [own for own in records.values() if isinstance(own, list | Placed)]
+            files = [values for values in records.values() if isinstance(values, list | Placed)]
 
             def size_bytes(place: int) -> int:
                 return sum(len(values[place]) for values in files)
@@ -194,7 +269,7 @@ class BatchReader:
         """Return the batch, once all its slices are filled."""
         watch = Stopwatch()
         indices = work.request.indices
-        parts = [work.parts[start] for start in sorted(work.parts)]
+        parts = work.ordered_parts()
         batch: Batch = {"index": indices}
         for name in self.store.manifest.fields:
             if name in work.images:
@@ -229,24 +304,17 @@ class BatchReader:
         keys = request.indices if request.keys is None else request.keys
         return draws(keys, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
 
-    def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
-        """Cut the label maps that the store gave for ``indices``: uint8 [B, 1, h, w]."""
-        part = Slice(indices, indices, numbers, Stopwatch(), nothing_yet(len(indices)), {})
-        return self.pictures.stacked(name, self.store.manifest.fields[name], values, part)
-
     def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
         """Return the samples of the sounds that the store gave for ``indices``."""
-        return {
-            name: samples_of(self.store, records[name], indices, self.transform, numbers)
-            for name in self.sounds
-        }
+        how = indices, self.transform, numbers
+        return {name: fields.samples_of(self.store, records[name], *how) for name in self.sounds}
 
     def collated(self, name: str, values: Ragged | Tensor, indices: Tensor) -> Batch:
         """Return what the batch has of a ragged field. DataError D121 for a damaged text."""
         if isinstance(values, Tensor):  # windows of sounds
             return {name: values}
         try:
-            return collated(name, self.ragged[name], values, self.collate)
+            return fields.collated(name, self.ragged[name], values, self.collate)
         except UnicodeDecodeError as error:
             where = f"{self.store.name(int(indices[0]))} and the rest of its batch"
             what = f"{name} holds a text that is not UTF-8"
@@ -265,34 +333,27 @@ class BatchReader:
         """
         if not self.followers:
             return {}
-        fields = self.store.manifest.fields
-        image = next(name for name, field in fields.items() if field.kind in PICTURES)
+        every = self.store.manifest.fields
+        image = next(name for name, own in every.items() if own.kind in fields.PICTURES)
         windows = known.get(image)
         if windows is None:
-            sizes = self.pictures.sizes(fields[image], records[image], indices)
+            sizes = self.pictures.sizes(every[image], records[image], indices)
             windows = self.transform.windows(sizes, numbers)
         return {
-            name: moved(field, records[name], windows, self.transform.size)
-            for name, field in self.followers.items()
+            name: fields.moved(own, records[name], windows, self.transform.size)
+            for name, own in self.followers.items()
         }
 
-    def _images(
-        self, records: Records, request: Request, part: Slice, outs: dict[str, Tensor]
+    def _by_function(
+        self, function: RecordFunction, records: Records, request: Request, part: Slice
     ) -> Batch:
-        """Return images, or what a function makes of them: [B, C, h, w], or a list of B."""
-        part.watch.mark("transform")
-        pictures, function = self.pictures, self.function
-        if function is None:
-            return {
-                name: pictures.cut(name, own, records[name], part, outs.get(name))
-                for name, own in self.cut.items()
-            }
+        """Return what a function makes of images or arrays: [B, C, h, w], or a list of B."""
         given: dict[str, Iterator[np.ndarray]] = {}
         for name, own in self.cut.items():
             if name in self.arrays:
                 given[name] = map(np.array, records[name])
             else:
-                given[name] = pictures.for_function(name, own, records[name], part)
+                given[name] = self.pictures.for_function(name, own, records[name], part)
         seeds: list[int | None] = [None] * len(part.indices)
         if request.training:
             seeds = record_seeds(part.keys, self.seed, request.epoch).tolist()
@@ -312,8 +373,8 @@ class BatchReader:
                         stacked[name] = np.empty(shape, planes.dtype)
                     out = stacked[name][place]
                     if planes.shape != out.shape:
-                        shapes = planes.shape, out.shape
-                        raise uneven(self.store, index, "the function made", *shapes, ONE_SIZE)
+                        error = "the function made", planes.shape, out.shape, ONE_SIZE
+                        raise pictures.uneven(self.store, index, *error)
                 if planes.dtype == out.dtype == np.uint8 and planes.ndim == 3:
                     scale_into(planes.transpose(1, 2, 0), False, 0, out)
                 else:
@@ -356,3 +417,42 @@ def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
         what = f"its bytes are not what was packed (CRC32 differs{more})"
         fix = "'paceline verify' lists all; pack it again"
         raise DataError(119, store.name(bad[0]), what, fix)
+
+
+@final
+class Usual:
+    """The seconds that a usual record takes: a running median of the medians of slices.
+
+    Several threads may use one. A change that gets lost does no harm.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._has_begun = False
+
+    def slow(
+        self, indices: Any, seconds: Sequence[float], size_bytes: Callable[[int], int]
+    ) -> list[SlowRead]:
+        """Return the slow ones of a slice's records, ``indices``, of which each took ``seconds``.
+
+        ``size_bytes`` returns the bytes of a record by its place in the slice.
+        """
+        if not self._has_begun:  # the first record of a process loads libraries
+            self._has_begun = True
+            seconds = [0.0, *seconds[1:]]
+        if sum(seconds) < LEAST_S:
+            return []
+        median = sorted(seconds)[(len(seconds) - 1) // 2]
+        usual = self.seconds or median
+        self.seconds = usual = min(max(median, usual / CAUTION), usual * CAUTION)
+        limit = max(LEAST_S, MUCH * usual)
+        return [
+            SlowRead(int(indices[place]), value, size_bytes(place))
+            for place, value in enumerate(seconds)
+            if value > limit
+        ]
+
+
+def plain(error: BaseException) -> str:
+    """Return an exception's kind and words, even if its own ``__str__`` fails."""
+    return f"{type(error).__name__}: {words_of(error)}"

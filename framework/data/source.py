@@ -1,24 +1,27 @@
 """Sources that order records and let workers read them in batches: of any store, for example."""
 
+import multiprocessing
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import tee
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from torch import Tensor
 
 from framework.contracts.batch import Batch, size_bytes
 from framework.contracts.data import Content, MicroBatch, MicroBatches, Source, SourceContext, keyed
 from framework.contracts.records import Manifest, Records, RecordStore, notes_of
-from framework.contracts.waits import SlowRecords
-from framework.data.classes import LabelMap
-from framework.data.fields import Padding, cut_fields, with_nested
-from framework.data.reader import BatchReader
-from framework.data.requests import Request
-from framework.data.workers import Reader, Workers
+from framework.contracts.waits import SlowRecords, Waits
+from framework.data.fields import LabelMap, Padding, cut_fields, with_nested
+from framework.data.reader import BatchReader, Reader, Request
+from framework.data.workers import Workers
 from framework.errors import ConfigError, DataError, words_of
+from framework.loader.prefetch import PrefetchLoader
+from framework.loader.tuner import Observation, ReadPlan, Tuner, TunerLimits
+from framework.measure import host
 from framework.order.batches import Order, RecordFacts
 from framework.order.select import chosen
 from framework.store import staging
@@ -28,6 +31,13 @@ from framework.system.memory import CopyEngineError, keep_freed_memory
 
 R = TypeVar("R", bound=Reader)
 UNEVEN = 107  # the number of the error for images of several sizes in a batch
+LOOK_S = 4.0  # between two observations; each takes about a millisecond
+LEAST_BATCHES = 4  # of an observation
+MOST_PER_CORE = 4  # workers; more of them wait for storage than for cores
+LEAST_MOST = 8
+MOST_WORKERS = 128
+BUDGET_SHARE = 0.25  # of the free memory: what may be added
+MOST_NOTED = 100  # decisions in the summary
 STAGES = ("none", "cold", "ram", "device")
 
 
@@ -236,7 +246,27 @@ def packed_source(
         fix = f"choose one of {', '.join(STAGES)}"
         raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
     if stage == "ram":
-        return _in_ram(path, opened, context)
+        with ExitStack() as stack:
+            staged = staging.Staged(path)
+            stack.callback(staged.close)
+            store = opened(staged.path)
+            locked: staging.LockedRecords | None = None
+            notes: tuple[str, ...] = ()
+            is_read_here = not context.num_workers and context.verify != "always"
+            if context.device.type == "cuda" and is_read_here:
+                # Whether a GPU can copy records as they are stored.
+                is_whole = not cut_fields(store.manifest, context.transform)
+                try:
+                    if is_whole and staging.lockable(store):
+                        locked = staging.LockedRecords(store, context.device)
+                        stack.callback(locked.close)
+                except (CopyEngineError, OSError) as error:
+                    why = f"the GPU cannot copy records by itself ({words_of(error)})"
+                    notes = (f"data.stage=ram: {why}; the cores gather them",)
+            to_close = ExitStack()
+            source = StoreSource(store, context, to_close.close, locked=locked, notes=notes)
+            to_close.push(stack.pop_all())
+        return source
     staging.remove_leftovers()
     if stage == "cold":
         staging.drop_cached(files_of(path))
@@ -253,30 +283,6 @@ def packed_source(
             raise ConfigError(171, "data.stage = device", what, fix)
         store = staging.ResidentStore(store, context.device)
     return StoreSource(store, context)
-
-
-def _in_ram(path: str, opened: Callable[[str], RecordStore], context: SourceContext) -> StoreSource:
-    with ExitStack() as stack:
-        staged = staging.Staged(path)
-        stack.callback(staged.close)
-        store = opened(staged.path)
-        locked: staging.LockedRecords | None = None
-        notes: tuple[str, ...] = ()
-        is_read_here = not context.num_workers and context.verify != "always"
-        if context.device.type == "cuda" and is_read_here:
-            # Whether a GPU can copy records as they are stored.
-            is_whole = not cut_fields(store.manifest, context.transform)
-            try:
-                if is_whole and staging.lockable(store):
-                    locked = staging.LockedRecords(store, context.device)
-                    stack.callback(locked.close)
-            except (CopyEngineError, OSError) as error:
-                why = f"the GPU cannot copy records by itself ({words_of(error)})"
-                notes = (f"data.stage=ram: {why}; the cores gather them",)
-        to_close = ExitStack()
-        source = StoreSource(store, context, to_close.close, locked=locked, notes=notes)
-        to_close.push(stack.pop_all())
-    return source
 
 
 def make_order(
@@ -303,3 +309,130 @@ def store_order(store: RecordStore, context: SourceContext) -> Order:
     """Return the order of a store's records. DataError D109 if the store is empty."""
     manifest = store.manifest
     return make_order(manifest.num_records, manifest.source, context, StoreFacts(store))
+
+
+@final
+class LiveTuning:
+    """``workers.num=auto``: a tuner that changes how a run reads its records while it trains.
+
+    It observes the run every few seconds, in the thread of the step, and applies what is decided.
+
+    Args:
+        source: Where the training records come from.
+        loader: The loader over it, whose queue may be deepened.
+        waits: What steps wait for; it calls ``look``.
+        cores: Those of this rank.
+        say: Prints a note.
+
+    Attributes:
+        decisions: All decisions in words, with the seconds since the start.
+
+    Raises:
+        ConfigError: C174 if the source has no workers that could be changed.
+    """
+
+    def __init__(
+        self, source: object, loader: object, waits: Waits, cores: int, say: Callable[[str], None]
+    ) -> None:
+        if not isinstance(source, WorkerSource) or not source.takes_workers:
+            what = "the chosen data has no workers whose number could be changed"
+            raise ConfigError(174, "workers.num = auto", what, "leave workers.num out")
+        self._source: WorkerSource[Any] = source
+        self._queue = loader if isinstance(loader, PrefetchLoader) else None
+        self._waits = waits
+        self._say = say
+        self._cores = cores
+        limits = TunerLimits(
+            num_cores=cores,
+            most_workers=min(MOST_WORKERS, max(LEAST_MOST, MOST_PER_CORE * cores)),
+            budget_bytes=BUDGET_SHARE * host.available_memory_bytes(),
+            are_processes=source.workers.kind == "process",
+        )
+        self._tuner = Tuner(self._present_plan(), limits)
+        self._began_at = time.perf_counter()
+        self._before = self._counters()
+        self.decisions: list[dict[str, Any]] = []
+        self._num_taken = 0
+        waits.call(self.look)
+
+    def _present_plan(self) -> ReadPlan:
+        workers = self._source.workers
+        depth = self._queue.depth if self._queue is not None else 0
+        return ReadPlan(workers.num, workers.ahead, depth)
+
+    @property
+    def plan(self) -> dict[str, int]:
+        return dict(self._tuner.plan._asdict())
+
+    def take(self) -> dict[str, Any]:
+        """Return the present plan, and the decisions since the last call, in plain values."""
+        new = self.decisions[self._num_taken :]
+        self._num_taken = len(self.decisions)
+        block: dict[str, Any] = dict(self.plan)
+        if new:
+            block["decisions"] = [decision["text"] for decision in new]
+        return block
+
+    def summary(self) -> dict[str, Any]:
+        """Return the present plan, and the newest decisions of the run."""
+        return {**self.plan, "decisions": self.decisions[-MOST_NOTED:]}
+
+    def look(self, now: float) -> float:
+        """Observe and decide. Return when to look again, by ``perf_counter``."""
+        waits, before = self._waits, self._before
+        num_batches = waits.num_batches - before["num_batches"]
+        train_s = waits.wait_s - waits.start_s + waits.step_s - before["train_s"]
+        if num_batches < LEAST_BATCHES or train_s < LOOK_S / 2:
+            return now + LOOK_S / 4
+        self._before = self._counters()
+        change = {name: value - before[name] for name, value in self._before.items()}
+        seconds = max(change["train_s"], 1e-9)
+        wall_s = max(change["at"], 1e-9)
+        queue_share = None
+        if self._queue is not None and change["num_taken"]:
+            queue_share = change["num_ready"] / change["num_taken"] / max(1, self._queue.depth)
+        workers_bytes = [float(host.rss_bytes(pid, with_shared=False)) for pid in _children()]
+        observation = Observation(
+            seconds=seconds,
+            num_batches=int(change["num_batches"]),
+            wait_share=change["wait_s"] / seconds,
+            busy_workers=change["read_s"] / wall_s,
+            queue_share=queue_share,
+            free_cores=self._cores - change["own_s"] / wall_s,
+            free_memory=host.available_memory_bytes() / host.total_memory_bytes(),
+            batch_bytes=self._source.batch_bytes,
+            num_slices=self._source.num_slices,
+            worker_bytes=max(workers_bytes, default=0.0),
+            is_changing=self._source.workers.is_changing,
+        )
+        decision = self._tuner.observe(observation)
+        if decision is not None:
+            old, new = self._present_plan(), decision.plan
+            self._source.workers.change(new.num_workers, new.ahead)
+            if self._queue is not None and new.depth != old.depth:
+                self._queue.deepen(new.depth)
+            text = f"{old.changes_to(new)}: {decision.why}"
+            at_s = round(time.perf_counter() - self._began_at, 1)
+            self.decisions.append({"at_s": at_s, "text": text})
+            self._say(f"note: {text}")
+        return now + LOOK_S
+
+    def _counters(self) -> dict[str, float]:
+        """Return sums that only grow, but for those of children that have ended."""
+        waits, queue = self._waits, self._queue
+        own_s = time.process_time() + sum(host.process_cpu_s(pid) or 0.0 for pid in _children())
+        wait_s = waits.wait_s - waits.start_s  # nothing is ready for an epoch's first batch
+        return {
+            "at": time.perf_counter(),
+            "wait_s": wait_s,
+            "train_s": wait_s + waits.step_s,
+            "num_batches": waits.num_batches,
+            "read_s": sum(self._source.workers.stages.sums_s.copy().values()),
+            "own_s": own_s,
+            "num_ready": queue.occupancy.num_ready if queue is not None else 0,
+            "num_taken": queue.occupancy.num_taken if queue is not None else 0,
+        }
+
+
+def _children() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if child.pid]

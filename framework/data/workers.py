@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol, final
+from typing import Any, final
 from weakref import proxy
 
 import torch
@@ -26,7 +26,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, _utils
 
 from framework.contracts.batch import Batch, leaves, mapped, tensors
-from framework.data.requests import Ledger, Request, Timed, Work, plain
+from framework.contracts.waits import SlowRecord, SlowRecords
+from framework.data.reader import Reader, Request, SlowRead, Timed, Work, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.measure.clock import Stages
 from framework.system.native import crowded, limit_threads
@@ -48,31 +49,11 @@ LEAST_SLICE = 32
 LOOK_S = 0.5  # between two looks whether all processes live, while a batch is awaited
 CLOSE_S = 2.0  # the most time that processes get to end by themselves
 DYING_S = 1.0  # a process that is killed ends within this time
+MOST_KEPT = 64  # records in the ledger
+MOST_SHOWN = 10  # records that a report names
 ALIGNMENT = 64  # bytes; every dtype may begin there
 
 torch_signals: Any = _utils.signal_handling
-
-
-class Reader(Protocol):
-    """What workers run: it reads one batch, whole or in slices. It is picklable.
-
-    A call reads a batch in this thread, and ``timed`` also measures the stages. Or ``begin``
-    returns work, of which several threads ``fill`` slices, records ``start`` to ``stop``, before
-    ``finish`` returns the batch. ``check`` raises DataError D117 if a file was replaced or
-    rewritten since it was first opened.
-
-    ``decodes`` says whether reading costs more than copying, and so is worth a pool of threads.
-    """
-
-    @property
-    def decodes(self) -> bool: ...
-    def __call__(self, request: Request) -> Batch: ...
-    def timed(self, request: Request) -> Timed: ...
-    def begin(self, request: Request) -> Work: ...
-    def fill(self, work: Work, start: int, stop: int) -> None: ...
-    def finish(self, work: Work) -> Batch: ...
-    def name(self, index: int) -> str: ...
-    def check(self) -> None: ...
 
 
 @final
@@ -163,8 +144,19 @@ class Workers:
         while not is_last:
             num, ahead = self._used = self.num, self.ahead
             part = until_a_change()
-            if not num:
-                yield from self._here(part)
+            if not num and not self.read.decodes:
+                # Reading a batch takes 40 us, so the loop is minimal.
+                read, sums_s = self.read, self.stages.sums_s
+                for request in part:
+                    start = perf_counter()
+                    batch = read(request)
+                    sums_s["read"] += perf_counter() - start
+                    yield batch
+            elif not num:
+                beside_step = threading.current_thread() is not threading.main_thread()
+                with crowded() if beside_step else nullcontext():
+                    for request in part:
+                        yield self._counted(self.read.timed(request))
             elif self.kind == "thread":
                 yield from self._by_threads(part, num, ahead)
             elif self._busy.acquire(blocking=False):
@@ -178,21 +170,6 @@ class Workers:
                 others.stages, others.ledger = self.stages, self.ledger
                 with closing(others):
                     yield from others.map(part)
-
-    def _here(self, requests: Iterable[Request]) -> Generator[Batch]:
-        read, sums_s = self.read, self.stages.sums_s
-        if not read.decodes:
-            # Reading a batch takes 40 us, so the loop is minimal.
-            for request in requests:
-                start = perf_counter()
-                batch = read(request)
-                sums_s["read"] += perf_counter() - start
-                yield batch
-            return
-        beside_step = threading.current_thread() is not threading.main_thread()
-        with crowded() if beside_step else nullcontext():
-            for request in requests:
-                yield self._counted(read.timed(request))
 
     def _counted(self, result: Timed) -> Batch:
         self.stages.add_slices(result.slices_s)
@@ -280,7 +257,15 @@ class Workers:
         except (RuntimeError, OSError, EOFError) as error:
             # torch raises these for a killed worker or a full /dev/shm.
             processes = _processes_of(self._loader)
-            how = _how_ended(processes) or plain(error)
+            how = plain(error)
+            known = {process.sentinel: process for process in processes}
+            for sentinel in wait(list(known), DYING_S):
+                process = known[sentinel]
+                process.join()  # its exit code is known a moment later
+                if process.exitcode < 0:
+                    name = signal.Signals(-process.exitcode).name
+                    how = f"process {process.pid} was killed by {name}"
+                    break
             for process in processes:
                 process.kill()  # one of them may hang
             self.close()
@@ -352,22 +337,70 @@ def _processes_of(loader: Any) -> list[Any]:
     return loader._iterator._workers  # noqa: SLF001
 
 
-def _how_ended(processes: list[Any]) -> str:
-    """Return how one of the processes ended that a signal killed, or ""."""
-    known = {process.sentinel: process for process in processes}
-    for ended in wait(list(known), DYING_S):
-        process = known[ended]
-        process.join()  # its exit code is known a moment later
-        if process.exitcode < 0:
-            return f"process {process.pid} was killed by {signal.Signals(-process.exitcode).name}"
-    return ""
-
-
 def _quietly(make: Callable[[], Any]) -> Any:
     """Silence torch's warning about more processes than cores, a number that the user chose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return make()
+
+
+@final
+class Ledger:
+    """The slowest records of a source, in fixed memory. One thread adds, and any thread looks."""
+
+    def __init__(self) -> None:
+        self.slow_batches: set[int] = set()  # those that were delivered, by number, for ``Waits``
+        self.num_records = 0  # that were delivered
+        self.num_slow = 0  # how often a record was slow
+        self.slow_s = 0.0  # seconds of slow records, over all workers
+        self._number = 0  # of the next batch
+        self._is_slow = False  # whether the next batch holds slow records
+        self._kept: dict[int, tuple[int, float, int]] = {}  # reads, seconds, bytes
+
+    def begin(self) -> None:
+        """Begin an epoch, a part of one, or epochs that are read without a stop."""
+        self._number = 0
+        self._is_slow = False
+        self.slow_batches.clear()
+
+    def add(self, reads: Iterable[SlowRead]) -> None:
+        """Add the slow records of the next batch."""
+        for read in reads:
+            self._is_slow = True
+            self.num_slow += 1
+            self.slow_s += read.seconds
+            if read.number not in self._kept and len(self._kept) >= MOST_KEPT:
+                least = min(self._kept, key=lambda index: self._kept[index][1])
+                if self._kept[least][1] >= read.seconds:
+                    continue
+                del self._kept[least]
+            num_reads, seconds, _ = self._kept.get(read.number, (0, 0.0, 0))
+            self._kept[read.number] = num_reads + 1, seconds + read.seconds, read.size_bytes
+
+    def delivered(self, num_records: int) -> None:
+        """Count a batch that is handed over."""
+        self.num_records += num_records
+        if self._is_slow:
+            self.slow_batches.add(self._number)
+            self._is_slow = False
+        self._number += 1
+
+    def report(self, read_s: float, name: Callable[[int], str]) -> SlowRecords | None:
+        """Return what is known, or None if no record was slow.
+
+        ``read_s`` are the seconds of all records, over all workers. ``name`` names a record.
+        """
+        if not self.num_slow:
+            return None
+        # A record that was slow once may have been unlucky, so all its slow reads count.
+        every = self._kept.copy()
+        slowest = sorted(every.items(), key=lambda pair: -pair[1][1])[:MOST_SHOWN]
+        records = [
+            SlowRecord(index, name(index), num_reads, seconds / num_reads, size)
+            for index, (num_reads, seconds, size) in slowest
+        ]
+        counts = self.num_slow, self.num_records
+        return SlowRecords(records, *counts, self.slow_s, read_s, sorted(every))
 
 
 @final

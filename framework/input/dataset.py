@@ -7,8 +7,7 @@ from typing import Any, final
 import torch
 
 from framework.contracts.records import Manifest
-from framework.data.dataset import checked, classes_of, length_of, title_of, try_items
-from framework.data.items import HOST, ItemForm, ItemReader, check_names
+from framework.data import dataset as user_data
 from framework.errors import DataError, words_of
 from framework.input.function import stored_value
 from framework.input.rows import Row, RowInput
@@ -31,18 +30,18 @@ class DatasetInput(RowInput):
     def __init__(
         self, dataset: Any, fields: Sequence[str] | None, classes: Sequence[str] | None
     ) -> None:
-        self.title = title_of(dataset)
-        items = checked(dataset, "input.dataset", "give it __len__ and __getitem__")
-        form = ItemForm(check_names(fields, FIELDS), key=FIELDS)
-        self._read = ItemReader(items, form, 0, self.title)
+        self.title = user_data.title_of(dataset)
+        items = user_data.checked(dataset, "input.dataset", "give it __len__ and __getitem__")
+        form = user_data.ItemForm(user_data.check_names(fields, FIELDS), key=FIELDS)
+        self._read = user_data.ItemReader(items, form, 0, self.title)
         self.own_code = digest_of(dataset)  # before the first item, which may open a file, say
-        self._num_records = length_of(dataset, "input.dataset")
-        self._classes = check_classes((), classes, self.title) or classes_of(dataset)
+        self._num_records = user_data.length_of(dataset, "input.dataset")
+        self._classes = check_classes((), classes, self.title) or user_data.classes_of(dataset)
 
     @cached_property
     def draws(self) -> bool:
         """Whether items draw random numbers."""
-        return try_items(self._read, self._num_records)[1]
+        return user_data.try_items(self._read, self._num_records)[1]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -58,7 +57,7 @@ class DatasetInput(RowInput):
         return Manifest(self._num_records, {}, self._classes, source=f"dataset {self.title}")
 
     def row(self, index: int) -> Row:
-        with kept_generators(HOST):
+        with kept_generators(user_data.HOST):
             seed_host_generators(int(record_seeds(torch.tensor([index]), 0, 0)))
             record = self._read.record(self._read.item(index), index)
         try:

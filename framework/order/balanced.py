@@ -8,7 +8,7 @@ import torch
 
 from framework.errors import ConfigError
 from framework.order.batches import Order, RecordFacts
-from framework.order.sampling import sampling
+from framework.order.draws import sampling
 
 
 @final

@@ -2,15 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, final
 from zlib import crc32
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from framework.order.permutation import shuffled, shuffled_in_blocks
-from framework.order.sampling import Sampling
+from framework.order.draws import (
+    IN_BUCKET,
+    Sampling,
+    bijection,
+    key_of,
+    shuffled,
+    shuffled_in_blocks,
+)
 
 MOST_AT_ONCE = 1 << 14  # places of an epoch that are computed together
 
@@ -44,15 +50,12 @@ class Share(NamedTuple):
     keys: Tensor | None = None
 
 
-class RecordFacts(Protocol):
-    """What an order may ask about the records of a data set.
-
-    ConfigError C200 for a question that the data cannot answer. It names what can be asked.
-    """
+class AnswersNames(Protocol):
+    """What an expression may ask about the records of a data set, or about other things."""
 
     @property
     def classes(self) -> Sequence[str]:
-        """The names of the classes by number."""
+        """The names of the classes by number, which are the values of ``label``."""
         ...
 
     @property
@@ -68,6 +71,13 @@ class RecordFacts(Protocol):
         """
         ...
 
+
+class RecordFacts(AnswersNames, Protocol):
+    """What an order may ask about the records of a data set.
+
+    ConfigError C200 for a question that the data cannot answer. It names what can be asked.
+    """
+
     def lengths(self, name: str | None) -> Tensor:
         """Return the rows of each record in a ragged field; None: the only one. int64 [n]."""
         ...
@@ -78,33 +88,6 @@ class RecordFacts(Protocol):
 
     def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers of a field of all records one after another, and how many each has."""
-        ...
-
-
-class SmallestBatches(NamedTuple):
-    """The fewest records of an epoch's batches over all ranks; 0 if there is no such batch."""
-
-    whole: int  # of those that no ``last`` leaves out
-    short: int  # of the incomplete one, which ``last=drop`` leaves out
-
-
-class Cuts(Protocol):
-    """Batches of several sizes, cut from the records in use in the same way in every epoch.
-
-    All but ``batch`` mean what they do for an ``Order``.
-    """
-
-    @property
-    def num_steps(self) -> int: ...
-    @property
-    def num_in_batches(self) -> int: ...
-    @property
-    def identity(self) -> dict[str, int]: ...
-    @property
-    def smallest_batches(self) -> SmallestBatches: ...
-
-    def batch(self, step: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
-        """Return the places of a batch among the records in use: int64 [B]."""
         ...
 
 
@@ -132,7 +115,7 @@ class Order:
     # Cut each batch into this many shares, on any number of ranks. None: one per rank and pass.
     virtual_ranks: int | None = None
     # Cuts batches of several sizes, decides what ``last`` means, and the number of batches.
-    cuts: Cuts | None = None
+    cuts: "Buckets | None" = None
     sampling: Sampling | None = None  # draws records more or less than once per epoch
     selected: Tensor | None = None  # the only records that may be used, ascending: int64 [n]
 
@@ -166,12 +149,17 @@ class Order:
         return -(-self.num_places // self.batch_size)
 
     @property
-    def smallest_batches(self) -> SmallestBatches:
+    def smallest_batches(self) -> tuple[int, int]:
+        """The fewest records of an epoch's batches over all ranks; 0 if there is no such batch.
+
+        They are those of the batches that no ``last`` leaves out, and of the incomplete one.
+        """
         if self.cuts is not None:
             return self.cuts.smallest_batches
         size = self.batch_size
         whole = size if self.num_places >= size or self.last == "wrap" else 0
-        return SmallestBatches(whole, self.num_places % size if self.last == "short" else 0)
+        short = self.num_places % size if self.last == "short" else 0
+        return whole, short
 
     def smallest_pass(self, num_records: int) -> int:
         """Return the fewest records of a rank's forward pass over a batch of ``num_records``.
@@ -221,14 +209,30 @@ class Order:
         """Yield this rank's shares of an epoch, beginning with step ``start``.
 
         All ranks get the same number of shares, so that they always communicate at the same time.
+        A batch is cut into passes first. So the records of a pass, and with them the statistics of
+        synchronized batch norm, do not depend on the number of ranks.
         """
+        count = self.virtual_ranks or self.world_size
+        # Of virtual ranks, each rank has the shares of some that are consecutive.
+        numbers = range(
+            self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size
+        )
         for batch in self._batches(epoch, start):
-            if self.virtual_ranks is not None:
-                yield from self._virtual_shares(batch, self.virtual_ranks)
-            elif self.world_size == 1 and self.accumulate == 1:
+            if count == 1 and self.accumulate == 1:
                 yield self._share(batch, 1.0, True)  # the usual case, without the 10 us of cutting
-            else:
-                yield from self._rank_shares(batch)
+                continue
+            passes = [batch]
+            if self.virtual_ranks is None:
+                passes = batch.tensor_split(min(self.accumulate, len(batch)))
+            cuts = [(part, number) for part in passes for number in numbers]
+            for place, (part, number) in enumerate(cuts, 1):
+                mine = part[number::count]
+                weight = len(mine) * count / len(batch)
+                if not len(mine):
+                    # A filler, whose gradients have the weight 0. Ranks get different records, so
+                    # that the statistics of batch norm do not prefer one.
+                    mine = part[number % len(part)].reshape(1)
+                yield self._share(mine, weight, place == len(cuts))
 
     def shares_on(self, epoch: int, start: int, steps: int) -> Iterator[tuple[int, Share]]:
         """Yield this rank's shares of ``steps`` steps, each with its epoch, over ends of epochs."""
@@ -275,7 +279,13 @@ class Order:
         while start < stop:
             first = start % self.num_places  # ``last=wrap``: behind the last comes the first
             count = min(stop - start, self.num_places - first)
-            places = self._shuffled(epoch, first, first + count)
+            if not self.shuffle:
+                places = torch.arange(first, first + count)
+            elif self.block is None:
+                places = shuffled(self.num_places, self.seed, epoch, first, first + count)
+            else:
+                how = self.block, self.window, first, first + count
+                places = shuffled_in_blocks(self.num_used, self.seed, epoch, *how)
             if self.sampling is None:
                 parts.append(self._records_at(places))
             else:
@@ -285,36 +295,81 @@ class Order:
             start += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _shuffled(self, epoch: int, start: int, stop: int) -> Tensor:
-        if not self.shuffle:
-            return torch.arange(start, stop)
-        if self.block is None:
-            return shuffled(self.num_places, self.seed, epoch, start, stop)
-        how = epoch, self.block, self.window, start, stop
-        return shuffled_in_blocks(self.num_used, self.seed, *how)
 
-    def _rank_shares(self, batch: Tensor) -> Iterator[Share]:
-        """Yield this rank's share of each pass of a batch.
+@final
+@dataclass(frozen=True)
+class Buckets:
+    """Batches of several sizes, cut from the records in use in the same way in every epoch.
 
-        The batch is cut into passes first. So the records of a pass, and with them the statistics
-        of synchronized batch norm, do not depend on the number of ranks.
+    The properties mean what they do for an ``Order``.
+    """
+
+    records: Tensor  # places among the records in use, the longest first: int64 [num_used]
+    starts: Tensor  # where each bucket begins in ``records``, and the end: int64 [num_buckets + 1]
+    sizes: Tensor  # records per batch of each bucket: int64 [num_buckets]
+    first: Tensor  # the number of each bucket's first batch, and of all: int64 [num_buckets + 1]
+    last: str  # what becomes of the short batch of the last bucket, as in ``Order``
+
+    @property
+    def num_short(self) -> int:
+        """The number of records in the short batch; 0 if there is none."""
+        if not len(self.sizes):
+            return 0
+        return int((self.starts[-1] - self.starts[-2]) % self.sizes[-1])
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.first[-1]) - (self.num_short > 0 and self.last == "drop")
+
+    @property
+    def num_in_batches(self) -> int:
+        short = self.num_short
+        if not short or self.last == "short":
+            return len(self.records)
+        more = int(self.sizes[-1]) if self.last == "wrap" else 0
+        return len(self.records) - short + more
+
+    @property
+    def smallest_batches(self) -> tuple[int, int]:
+        is_whole = self.starts.diff() >= self.sizes
+        if self.last == "wrap":
+            is_whole[:] = True
+        whole = int(self.sizes[is_whole].min()) if is_whole.any() else 0
+        short = self.num_short if self.last == "short" else 0
+        return whole, short
+
+    @property
+    def identity(self) -> dict[str, int]:
+        content = 0
+        for part in (self.records, self.starts, self.sizes):
+            content = crc32(part.numpy().tobytes(), content)
+        return {"steps": self.num_steps, "buckets": content}
+
+    def batch(self, step: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
+        """Return the places of a batch among the records in use: int64 [B].
+
+        Without ``shuffle``, batches come from the longest to the shortest.
         """
-        parts = batch.tensor_split(min(self.accumulate, len(batch)))
-        for number, part in enumerate(parts):
-            mine = part[self.rank :: self.world_size]
-            weight = len(mine) * self.world_size / len(batch)
-            last = number == len(parts) - 1
-            yield self._share(mine if len(mine) else _filler(part, self.rank), weight, last)
-
-    def _virtual_shares(self, batch: Tensor, count: int) -> Iterator[Share]:
-        """Cut a batch into ``count`` shares, and yield this rank's, which are consecutive."""
-        first = self.rank * count // self.world_size
-        stop = (self.rank + 1) * count // self.world_size
-        for number in range(first, stop):
-            part = batch[number::count]
-            weight = len(part) * count / len(batch)
-            last = number == stop - 1
-            yield self._share(part if len(part) else _filler(batch, number), weight, last)
+        number = step
+        if shuffle:
+            number = int(shuffled(self.num_steps, seed, epoch, step, step + 1))
+        bucket = int(torch.searchsorted(self.first, number, right=True)) - 1
+        start, stop = self.starts[bucket : bucket + 2].tolist()
+        size = int(self.sizes[bucket])
+        count = stop - start
+        place = (number - int(self.first[bucket])) * size
+        places = torch.arange(place, min(place + size, count))
+        if self.last == "wrap":
+            places = torch.arange(place, place + size) % count
+        if shuffle:
+            key = key_of(seed, epoch, IN_BUCKET, bucket)
+            stop = min(place + size, count)
+            mapped = bijection(count, key, place, stop)
+            if stop - place < len(places):
+                rest = places[stop - place :]
+                mapped = torch.cat([mapped, bijection(count, key, 0, count)[rest]])
+            places = mapped
+        return self.records[start + places]
 
 
 class OrderChoice(Protocol):
@@ -323,11 +378,3 @@ class OrderChoice(Protocol):
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with this way: in training, or in validation if it matters there."""
         ...
-
-
-def _filler(batch: Tensor, number: int) -> Tensor:
-    """Return one record for a share that would be empty. Its gradients have the weight 0.
-
-    Ranks get different records, so that the statistics of batch norm do not prefer one.
-    """
-    return batch[number % len(batch)].reshape(1)

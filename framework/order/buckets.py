@@ -8,17 +8,14 @@ records have similar lengths, too.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
-from zlib import crc32
 
 import torch
 from torch import Tensor
 
 from framework.errors import ConfigError
-from framework.order.batches import Order, RecordFacts, SmallestBatches
-from framework.order.draws import IN_BUCKET, key_of
-from framework.order.permutation import bijection, shuffled
+from framework.order.batches import Buckets, Order, RecordFacts
 
 
 @final
@@ -54,78 +51,6 @@ class BucketOrder:
         return replace(order, cuts=cut(lengths, size, self.max_values, self.width, order.last))
 
 
-@final
-@dataclass(frozen=True)
-class Buckets:
-    """The buckets of a data set."""
-
-    records: Tensor  # places among the records in use, the longest first: int64 [num_used]
-    starts: Tensor  # where each bucket begins in ``records``, and the end: int64 [num_buckets + 1]
-    sizes: Tensor  # records per batch of each bucket: int64 [num_buckets]
-    first: Tensor  # the number of each bucket's first batch, and of all: int64 [num_buckets + 1]
-    last: str  # what becomes of the short batch of the last bucket, as in ``Order``
-
-    @property
-    def num_short(self) -> int:
-        """The number of records in the short batch; 0 if there is none."""
-        if not len(self.sizes):
-            return 0
-        return int((self.starts[-1] - self.starts[-2]) % self.sizes[-1])
-
-    @property
-    def num_steps(self) -> int:
-        return int(self.first[-1]) - (self.num_short > 0 and self.last == "drop")
-
-    @property
-    def num_in_batches(self) -> int:
-        short = self.num_short
-        if not short or self.last == "short":
-            return len(self.records)
-        more = int(self.sizes[-1]) if self.last == "wrap" else 0
-        return len(self.records) - short + more
-
-    @property
-    def smallest_batches(self) -> SmallestBatches:
-        is_whole = self.starts.diff() >= self.sizes
-        if self.last == "wrap":
-            is_whole[:] = True
-        whole = int(self.sizes[is_whole].min()) if is_whole.any() else 0
-        return SmallestBatches(whole, self.num_short if self.last == "short" else 0)
-
-    @property
-    def identity(self) -> dict[str, int]:
-        content = 0
-        for part in (self.records, self.starts, self.sizes):
-            content = crc32(part.numpy().tobytes(), content)
-        return {"steps": self.num_steps, "buckets": content}
-
-    def batch(self, step: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
-        """Return the places of a batch among the records in use: int64 [B].
-
-        Without ``shuffle``, batches come from the longest to the shortest.
-        """
-        number = step
-        if shuffle:
-            number = int(shuffled(self.num_steps, seed, epoch, step, step + 1))
-        bucket = int(torch.searchsorted(self.first, number, right=True)) - 1
-        start, stop = self.starts[bucket : bucket + 2].tolist()
-        size = int(self.sizes[bucket])
-        count = stop - start
-        place = (number - int(self.first[bucket])) * size
-        places = torch.arange(place, min(place + size, count))
-        if self.last == "wrap":
-            places = torch.arange(place, place + size) % count
-        if shuffle:
-            key = key_of(seed, epoch, IN_BUCKET, bucket)
-            stop = min(place + size, count)
-            mapped = bijection(count, key, place, stop)
-            if stop - place < len(places):
-                rest = places[stop - place :]
-                mapped = torch.cat([mapped, bijection(count, key, 0, count)[rest]])
-            places = mapped
-        return self.records[start + places]
-
-
 def cut(
     lengths: Tensor, batch_size: int, max_values: int | None, width: float, last: str
 ) -> Buckets:
@@ -150,8 +75,5 @@ def cut(
         starts.append(stop)
         sizes.append(size)
         first.append(first[-1] + -(-count // size))
-    return Buckets(records, torch.tensor(starts), _numbers(sizes), torch.tensor(first), last)
-
-
-def _numbers(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)  # also of no numbers
+    sizes_of = torch.tensor(sizes, dtype=torch.int64)  # also of no buckets
+    return Buckets(records, torch.tensor(starts), sizes_of, torch.tensor(first), last)

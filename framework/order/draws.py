@@ -1,12 +1,16 @@
-"""Random numbers that are pure functions of (seed, epoch, record).
+"""Random numbers, orders and samples of records: pure functions of (seed, epoch, record or place).
 
 The generator is splitmix64's finalizer over a counter, so every machine and library version gives
-the same numbers. A resumed run can compute any step directly and needs no saved generator.
+the same numbers. Any part of an order is computed alone, so an epoch begins at once, however many
+records it has. A resumed run jumps to its place, and needs no saved generator.
 Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import isqrt
+from typing import final
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -26,11 +30,22 @@ _MIX_2 = _signed(0x94D049BB133111EB)
 _WORD = (1 << 64) - 1
 _BELOW_ONE = 1 - 2.0**-24  # the largest draw
 
+# Up to so many records are sorted by random keys, which gives every order the same probability.
+# That takes 2 ms per epoch.
+MOST_SORTED = 1 << 16
+# Of ``paceline_bijection``. With 6, the 24 orders of four numbers are not equally frequent.
+NUM_ROUNDS = 8
+# In torch, a number takes so many times as long as in C.
+WORTH_MAPPING = 32
+_LOW = 0xFFFFFFFF
+ROUNDING = 1e-6  # how much a sum of weights may be too small
+_BITS = 53  # of a double's mantissa
+
 # Streams of random numbers: each use draws from its own, so that no two uses are correlated.
 OF_ORDER = 0  # the records of an epoch
 ON_DEVICE = 1  # augments
 _OTHER_GENERATORS = 2  # ``record_seeds``
-IN_WINDOW = 3  # the second shuffle of ``block_order``
+IN_WINDOW = 3  # the second shuffle of ``shuffled_in_blocks``
 ON_HOST = 4  # transforms
 IN_BUCKET = 5  # the records of a bucket
 IN_GROUP = 6  # the records of a group of equal weights
@@ -163,3 +178,194 @@ def mix(x: Tensor) -> Tensor:
 def _shift(x: Tensor, bits: int) -> Tensor:
     """Shift right and fill with zeros. ``>>`` fills with the sign bit, which the mask removes."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+# ---- orders
+
+
+def shuffled(num_records: int, seed: int, epoch: int, start: int, stop: int) -> Tensor:
+    """Return the records at places ``start`` to ``stop`` of a random order: int64 [stop - start].
+
+    Places 0 to ``num_records`` hold every record once.
+    """
+    key = key_of(seed, epoch, OF_ORDER)
+    if num_records <= MOST_SORTED:
+        return _sorted_by_keys(num_records, key)[start:stop].clone()
+    return bijection(num_records, key, start, stop)
+
+
+def permutation(num_records: int, seed: int, epoch: int) -> Tensor:
+    """Return every record once, in random order: int64 [num_records]."""
+    return shuffled(num_records, seed, epoch, 0, num_records)
+
+
+@lru_cache(maxsize=4)
+def _sorted_by_keys(num_records: int, key: int) -> Tensor:
+    compiled = find("paceline_permutation")
+    order = torch.empty(num_records, dtype=torch.int64)
+    if compiled is not None and compiled(num_records, key, order.data_ptr()) == 0:
+        return order
+    keys = mix(torch.arange(num_records) * GOLDEN + key)
+    return torch.argsort(keys, stable=True)
+
+
+def bijection(size: int, key: int, start: int, stop: int) -> Tensor:
+    """Return ``start`` to ``stop`` mapped by a keyed bijection of 0..size-1: int64 [stop - start].
+
+    One core maps over 100 million numbers per second. ``native/bijection.c`` explains the method.
+    """
+    num_rows, num_columns, keys = _plan(size, key)
+    compiled = find("paceline_bijection")
+    if compiled is None:
+        return _mapped(torch.arange(start, stop), size, num_rows, num_columns, keys.tolist())
+    words = keys.to(torch.uint32)
+    result = torch.empty(stop - start, dtype=torch.int64)
+    pointers = words.data_ptr(), start, stop - start, result.data_ptr()
+    compiled(size, num_rows, num_columns, *pointers)
+    return result
+
+
+def bijection_at(numbers: Tensor, size: int, key: int) -> Tensor:
+    """Return what ``bijection`` has at ``numbers`` (int64 [n], from 0 to ``size`` - 1)."""
+    if size <= WORTH_MAPPING * len(numbers):
+        return bijection(size, key, 0, size)[numbers]
+    num_rows, num_columns, keys = _plan(size, key)
+    return _mapped(numbers, size, num_rows, num_columns, keys.tolist())
+
+
+def _plan(size: int, key: int) -> tuple[int, int, Tensor]:
+    """Return the rows and columns of a bijection's table, and the keys of its rounds."""
+    num_rows = 2 * ((isqrt(size - 1) + 2) // 2)  # even, and its square is at least ``size``
+    keys = (mix(torch.arange(1, NUM_ROUNDS + 1) * GOLDEN + key) >> 32) & _LOW
+    return num_rows, -(-size // num_rows), keys
+
+
+def _mapped(numbers: Tensor, size: int, num_rows: int, num_columns: int, keys: list[int]) -> Tensor:
+    """Do in torch what ``paceline_bijection`` does in C."""
+    rows, columns = numbers // num_columns, numbers % num_columns
+    for place in range(0, NUM_ROUNDS, 2):
+        rows = (rows + _hashed(columns, keys[place], num_rows)) % num_rows
+        columns = (columns + _hashed(rows, keys[place + 1], num_columns)) % num_columns
+    result = rows * num_columns + columns
+    beyond = result >= size
+    if beyond.any():
+        result[beyond] = _mapped(result[beyond], size, num_rows, num_columns, keys)
+    return result
+
+
+def _hashed(x: Tensor, key: int, limit: int) -> Tensor:
+    """Return hashes from 0 to ``limit`` - 1. ``x`` is below 2**32, ``limit`` at most 2**31."""
+    x = ((x ^ key) * 0x9E3779B1) & _LOW
+    x = ((x ^ (x >> 15)) * 0x85EBCA77) & _LOW
+    x = x ^ (x >> 13)
+    return (x * limit) >> 32
+
+
+def shuffled_in_blocks(
+    num_records: int, seed: int, epoch: int, block: int, window: int, start: int, stop: int
+) -> Tensor:
+    """Return places ``start`` to ``stop`` of a random order of neighbors: int64 [stop - start].
+
+    This suits stores that are larger than memory. Blocks of ``block`` neighboring records are
+    shuffled first, and then the records inside each run of ``window`` blocks.
+    """
+    size = block * window
+    parts: list[Tensor] = []
+    for number in range(start // size, -(-stop // size)):
+        first = number * size
+        records = _window(num_records, seed, epoch, block, first, min(first + size, num_records))
+        parts.append(records[max(0, start - first) : stop - first])
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+@lru_cache(maxsize=2)
+def _window(num_records: int, seed: int, epoch: int, block: int, start: int, stop: int) -> Tensor:
+    """Return the records of a window, which has the places ``start`` to ``stop``: int64."""
+    blocks = _blocks(-(-num_records // block), seed, epoch)
+    missing = len(blocks) * block - num_records  # in the store's last block
+    places = torch.arange(start, stop)
+    if missing:
+        end = int((blocks == len(blocks) - 1).nonzero()) * block + block - missing
+        places = torch.where(places < end, places, places + missing)
+    records = blocks[places // block] * block + places % block
+    keys = mix(records * GOLDEN + key_of(seed, epoch, IN_WINDOW))
+    return records[torch.argsort(keys, stable=True)]
+
+
+@lru_cache(maxsize=2)
+def _blocks(num_blocks: int, seed: int, epoch: int) -> Tensor:
+    return shuffled(num_blocks, seed, epoch, 0, num_blocks)
+
+
+# ---- samples
+
+
+@final
+@dataclass(frozen=True)
+class Sampling:
+    """Systematic sampling: each record comes as often as its weight says, as evenly as possible.
+
+    The ``num_places`` slots of an epoch lie evenly on a line, on which each group of records with
+    equal weights has an interval. With one random shift per epoch, slot ``s`` lies at ``s +
+    shift``. So each group gets its expected number of slots, rounded down or up. Inside a group,
+    the slots go to its records in random order, again and again, so that this holds for each
+    record, too. Each time that a record comes in an epoch, random changes of it are others.
+    Source: Madow, "On the theory of systematic sampling", 1949.
+    """
+
+    num_places: int  # slots of an epoch
+    ends: Tensor  # where the interval of each group ends, in slots: float64 [num_groups]
+    members: Tensor  # places among the records in use, group by group: int64 [num_used]
+    starts: Tensor  # where each group begins in ``members``, and the end: int64 [num_groups + 1]
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """What decides the records, besides the seed."""
+        ends = crc32(self.ends.numpy().tobytes())
+        return {"sampling": crc32(self.members.numpy().tobytes(), ends)}
+
+    def drawn(self, slots: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return the records of ``slots`` (int64 [n], from 0, in random order), and their times.
+
+        They are places among the records in use, and which of its times in the epoch it is, from 0,
+        in any order: both int64 [n].
+        """
+        shift = (key_of(seed, epoch, SHIFT) & ((1 << _BITS) - 1)) / (1 << _BITS)
+        groups = torch.searchsorted(self.ends, slots + shift, right=True)
+        groups = groups.clamp(max=len(self.ends) - 1)  # the last end may be rounded down
+        begins = torch.cat([self.ends.new_zeros(1), self.ends])[groups]
+        turns = slots - (begins - shift).ceil().long()  # in its group, from 0
+        sizes = self.starts.diff()
+        if len(sizes) == len(self.members):
+            return self.members[groups], turns
+        inside = torch.zeros_like(slots)
+        for group in groups[sizes[groups] > 1].unique().tolist():
+            here = groups == group
+            size = int(sizes[group])
+            key = key_of(seed, epoch, IN_GROUP, group)
+            inside[here] = bijection_at(turns[here] % size, size, key)
+        return self.members[self.starts[groups] + inside], turns // sizes[groups]
+
+
+def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Sampling:
+    """Return how records come by weight.
+
+    Args:
+        groups: The number of each used record's group, from 0: int64 [num_used].
+        weights: Of a record of each group, 0 or more, not all 0: float64 [num_groups].
+        num_places: Of an epoch; None: the sum of all weights, rounded down. A weight is then the
+            expected number of times.
+    """
+    if num_places is not None:  # shares: no sum of them may overflow, or round to nothing
+        weights = weights / weights.max()
+    is_drawn = weights > 0
+    places = is_drawn[groups].nonzero().squeeze(1)
+    groups = (is_drawn.cumsum(0) - 1)[groups[places]]
+    weights = weights[is_drawn]
+    members = places[torch.argsort(groups, stable=True)]
+    sizes = torch.bincount(groups, minlength=len(weights))
+    ends = (weights * sizes).cumsum(0)
+    starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    if num_places is None:
+        return Sampling(int(ends[-1] + ROUNDING), ends, members, starts)
+    return Sampling(num_places, ends * (num_places / ends[-1]), members, starts)

@@ -9,15 +9,15 @@ import ast
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from framework.errors import ConfigError, listed
-from framework.order.batches import RecordFacts
-from framework.order.permutation import permutation
+from framework.order.batches import AnswersNames, RecordFacts
+from framework.order.draws import permutation
 
 
 class ExpressionWords(NamedTuple):
@@ -52,16 +52,6 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.In: _is_any_of,
     ast.NotIn: lambda values, given: ~_is_any_of(values, given),
 }
-
-
-class AnswersNames(Protocol):
-    """What an expression may ask: ``RecordFacts``, or the facts of other things."""
-
-    @property
-    def classes(self) -> Sequence[str]: ...  # the names of the values of ``label``, by number
-    @property
-    def names(self) -> Sequence[str]: ...
-    def answer(self, name: str) -> np.ndarray | None: ...
 
 
 LISTS = (ast.List, ast.Tuple, ast.Set)
@@ -106,7 +96,11 @@ def chosen(
     if known is not None and np.issubdtype(known.dtype, np.integer):
         labels = torch.from_numpy(known.astype(np.int64))[records]
     if fold.by is None:
-        folds = _folds(labels, fold.count)
+        # All folds get as many records, give or take one, and so it is for each class.
+        places = permutation(len(labels), FOLD_SEED, 0)
+        places = places[torch.argsort(labels[places], stable=True)]
+        folds = torch.empty(len(labels), dtype=torch.int64)
+        folds[places] = torch.arange(len(labels)) % fold.count
     else:
         values = facts.answer(fold.by)
         if values is None:
@@ -131,18 +125,6 @@ def selected(
         what = f"no record of {num_records:,} fulfils it"
         raise ConfigError(205, f"{words.key} = {select}", what, "select more")
     return records
-
-
-def _folds(labels: Tensor, count: int) -> Tensor:
-    """Return the fold of each record: int64 [n].
-
-    All folds get as many records, give or take one, and so it is for each class.
-    """
-    places = permutation(len(labels), FOLD_SEED, 0)
-    places = places[torch.argsort(labels[places], stable=True)]
-    folds = torch.empty(len(labels), dtype=torch.int64)
-    folds[places] = torch.arange(len(labels)) % count
-    return folds
 
 
 def _folds_of_groups(groups: Tensor, labels: Tensor, count: int) -> Tensor:
@@ -226,7 +208,14 @@ class _Expression:
             pair = [self._side(side, names) for side in (left, right)]
             if names == [None, None]:
                 raise self.error(f"{words!r} compares no field of the {self._words.thing}s")
-            if len({is_text for value in pair for is_text in _are_texts(value)}) > 1:
+            are_texts: set[bool] = set()
+            for value in pair:
+                if isinstance(value, np.ndarray):
+                    are_texts.add(value.dtype.kind in "UO")
+                else:
+                    constants = value if isinstance(value, list) else [value]
+                    are_texts |= {isinstance(constant, str) for constant in constants}
+            if len(are_texts) > 1:
                 raise self.error(f"{words!r} compares a text with a number")
             try:
                 truths.append(compare(*pair))
@@ -275,13 +264,6 @@ def _field(node: ast.expr) -> str | None:
         block = _field(node.value)
         return None if block is None else f"{block}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else None
-
-
-def _are_texts(values: Any) -> set[bool]:
-    """Return whether the values of a field, or constants, are texts; both if some are."""
-    if isinstance(values, np.ndarray):
-        return {values.dtype.kind in "UO"}
-    return {isinstance(value, str) for value in (values if isinstance(values, list) else [values])}
 
 
 def names_of(select: str) -> set[str]:

@@ -9,7 +9,7 @@ import torch
 
 from framework.errors import ConfigError, words_of
 from framework.order.batches import Order, RecordFacts
-from framework.order.sampling import sampling
+from framework.order.draws import sampling
 
 FIX = "give one number of at least 0 per record, not all 0"
 
@@ -38,10 +38,19 @@ class WeightedOrder:
         """Return ``order`` with records by weight. ConfigError C200, C202 for what is no weight."""
         if not training:
             return order
-        if self.file is not None:
-            where, weights = f"order.file = {self.file}", _read(self.file)
-        else:
+        if self.file is None:
             where, weights = f"order.field = {self.field}", facts.values(self.field or "")
+        else:
+            where = f"order.file = {self.file}"
+            try:
+                if Path(self.file).suffix == ".npy":
+                    weights = np.asarray(np.load(self.file, mmap_mode="r"))
+                else:
+                    lines = Path(self.file).read_text(encoding="utf-8").splitlines()
+                    weights = np.array([float(line) for line in lines], np.float64)
+            except (OSError, ValueError, EOFError) as error:
+                what = f"cannot be read ({words_of(error)})"
+                raise ConfigError(202, where, what, FIX) from error
         if weights.shape != (order.num_records,):
             what = f"has the shape {list(weights.shape)}, the data {order.num_records} records"
             raise ConfigError(202, where, what, FIX)
@@ -73,15 +82,3 @@ def with_weights(order: Order, weights: np.ndarray, where: str, num_places: int 
     values, groups = np.unique(weights, return_inverse=True)
     drawn = sampling(torch.from_numpy(groups.reshape(-1)), torch.from_numpy(values), num_places)
     return replace(order, sampling=drawn)
-
-
-def _read(path: str) -> np.ndarray:
-    """Return the numbers in a file. ConfigError C202 if it holds anything else."""
-    try:
-        if Path(path).suffix == ".npy":
-            return np.asarray(np.load(path, mmap_mode="r"))
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        return np.array([float(line) for line in lines], np.float64)
-    except (OSError, ValueError, EOFError) as error:
-        what = f"cannot be read ({words_of(error)})"
-        raise ConfigError(202, f"order.file = {path}", what, FIX) from error

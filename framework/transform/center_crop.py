@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from torch import Tensor
 
 from framework.contracts.data import Transform
 from framework.transform.resize import in_the_middle, pixels
@@ -24,7 +23,7 @@ class CenterCrop(Transform):
         if resize < max(self.size):
             raise ValueError(f"resize = {resize} leaves images smaller than size = {list(size)}")
 
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+    def windows(self, sizes: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         shorter = sizes.amin(1, keepdim=True)
         cut = (shorter * torch.tensor(self.size) / self.resize).round().long().clamp(min=1)
         return in_the_middle(sizes, torch.minimum(cut, sizes))

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from torch import Tensor
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, RecordFunction, Transform
 
@@ -40,19 +39,32 @@ class ComposeTransform(Transform):
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in parts.values())
         self.antialias = all(part.antialias for part in parts.values())
-        self.size: tuple[int, int] | None = _size(parts)
+        self.size: tuple[int, int] | None = None
+        scaling = ""  # a part that leaves images of several sizes
+        for name, part in parts.items():
+            if part.size is not None:
+                self.size, scaling = part.size, ""
+            elif part.scales:
+                scaling = name
+            elif self.size is not None and self.size[0] != self.size[1] and part.turns:
+                what = f"parts.{name} turns images of {self.size[0]} x {self.size[1]} pixels"
+                fix = "put it before the part that makes them so, or cut squares"
+                raise ValueError(f"{what}: {fix}")
+        if scaling:
+            what = f"parts.{scaling} leaves images of several sizes"
+            raise ValueError(f"{what}: add a part behind it that cuts one size")
         self.turns = any(part.turns for part in parts.values())
         cutting = [name for name, part in parts.items() if part.num_frames]
         if len(cutting) > 1:
             raise ValueError(f"parts {' and '.join(cutting)} both cut clips: leave one out")
         self.num_frames = sum(part.num_frames for part in parts.values())
 
-    def frame_numbers(self, lengths: Tensor, draws: Tensor | None) -> Tensor:
+    def frame_numbers(self, lengths: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         pairs = zip(self.parts.values(), self._own(draws), strict=True)
         part, own = next(pair for pair in pairs if pair[0].num_frames)
         return part.frame_numbers(lengths, own)
 
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+    def windows(self, sizes: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         # Which windows of the stored images the images are: top and left, height and width.
         corners, extents = torch.zeros(len(sizes), 2, dtype=torch.float64), sizes.double()
         now = sizes  # height and width after scaling and flipping
@@ -80,25 +92,7 @@ class ComposeTransform(Transform):
         ends = torch.minimum(torch.maximum(ends, starts + 1), sizes)
         return torch.cat([starts, ends - starts, flips.unsqueeze(1)], dim=1)
 
-    def _own(self, draws: Tensor | None) -> Sequence[Tensor | None]:
+    def _own(self, draws: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
         if draws is None:
             return [None] * len(self.parts)
         return draws.split([part.num_draws for part in self.parts.values()], dim=1)
-
-
-def _size(parts: Mapping[str, Transform]) -> tuple[int, int] | None:
-    """Return the size of every result, or None. ValueError if they would have several sizes."""
-    size: tuple[int, int] | None = None
-    scaling = ""  # a part that leaves images of several sizes
-    for name, part in parts.items():
-        if part.size is not None:
-            size, scaling = part.size, ""
-        elif part.scales:
-            scaling = name
-        elif size is not None and size[0] != size[1] and part.turns:
-            what = f"parts.{name} turns images of {size[0]} x {size[1]} pixels"
-            raise ValueError(f"{what}: put it before the part that makes them so, or cut squares")
-    if scaling:
-        what = f"parts.{scaling} leaves images of several sizes"
-        raise ValueError(f"{what}: add a part behind it that cuts one size")
-    return size

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from torch import Tensor
 
 from framework.contracts.data import Transform, chance
 from framework.errors import DataError
@@ -26,7 +25,7 @@ class RandomCrop(Transform):
         self.flip = chance("flip", flip)
         self.flip_vertical = chance("flip_vertical", flip_vertical)
 
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+    def windows(self, sizes: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         """Return the windows. DataError D130 for an image smaller than ``size``."""
         cut = torch.tensor([self.size]).expand_as(sizes)
         small = (sizes < cut).any(1)

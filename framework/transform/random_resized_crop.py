@@ -11,7 +11,6 @@ from typing import final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from framework.contracts.data import Transform, chance
 from framework.system.native import find
@@ -51,7 +50,7 @@ class RandomResizedCrop(Transform):
         self.flip_vertical = chance("flip_vertical", flip_vertical)
         self.antialias = antialias
 
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+    def windows(self, sizes: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         if draws is None:
             return centered(sizes, self._size)
         compiled = find("paceline_random_windows")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from torch import Tensor
 
 from framework.contracts.data import Transform
 
@@ -16,7 +15,7 @@ def pixels(size: Sequence[int]) -> tuple[int, int]:
     return int(size[0]), int(size[1])
 
 
-def centered(sizes: Tensor, size: tuple[int, int]) -> Tensor:
+def centered(sizes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     """Return the largest centered windows of ``size``'s aspect ratio: int64 [B, 5]."""
     height, width = sizes.unbind(1)
     cut_height = torch.minimum(height, (width * size[0] / size[1]).round().long()).clamp(min=1)
@@ -24,7 +23,7 @@ def centered(sizes: Tensor, size: tuple[int, int]) -> Tensor:
     return in_the_middle(sizes, torch.stack([cut_height, cut_width], dim=1))
 
 
-def in_the_middle(sizes: Tensor, cut: Tensor) -> Tensor:
+def in_the_middle(sizes: torch.Tensor, cut: torch.Tensor) -> torch.Tensor:
     """Return centered windows of ``cut`` (int64 [B, 2]: height, width) as int64 [B, 5]."""
     unflipped = torch.zeros(len(sizes), 1, dtype=torch.int64)
     return torch.cat([(sizes - cut) // 2, cut, unflipped], dim=1)
@@ -43,7 +42,7 @@ class Resize(Transform):
         self.crop = crop
         self.antialias = antialias
 
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+    def windows(self, sizes: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         if self.crop:
             return centered(sizes, self._size)
         return super().windows(sizes, draws)

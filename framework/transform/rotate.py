@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from torch import Tensor
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, Transform
 
@@ -24,7 +23,7 @@ class Rotate(Transform):
         self.turns = bool({1, 3} & set(turns))
         self._codes = torch.tensor([CODES[turn] for turn in turns])
 
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+    def windows(self, sizes: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         windows = super().windows(sizes, draws)
         if draws is not None:
             windows[:, 4] = self._codes[(draws[:, 0].double() * len(self._codes)).long()]

@@ -3,7 +3,6 @@
 from typing import final
 
 import torch
-from torch import Tensor
 
 from framework.contracts.data import Transform
 
@@ -20,7 +19,7 @@ class ShorterSide(Transform):
         self.length = length
         self.antialias = antialias
 
-    def scaled(self, sizes: Tensor) -> Tensor:
+    def scaled(self, sizes: torch.Tensor) -> torch.Tensor:
         """Return what images of ``sizes`` (height, width) are scaled to: int64 [B, 2]."""
         shorter = sizes.amin(1, keepdim=True)
         return torch.div(2 * sizes * self.length + shorter, 2 * shorter, rounding_mode="floor")

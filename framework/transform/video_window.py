@@ -3,7 +3,6 @@
 from typing import final
 
 import torch
-from torch import Tensor
 
 from framework.contracts.data import Transform
 
@@ -23,7 +22,7 @@ class VideoWindow(Transform):
         self.num_frames = frames
         self.stride = stride
 
-    def frame_numbers(self, lengths: Tensor, draws: Tensor | None) -> Tensor:
+    def frame_numbers(self, lengths: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         span = (self.num_frames - 1) * self.stride + 1
         room = (lengths - span).clamp(min=0)
         starts = room // 2 if draws is None else (draws[:, 0].double() * (room + 1)).long()

@@ -5,11 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.augment import color_jitter, crop_flip, normalize
+from framework.augment import color_jitter, normalize
 from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import CropFlip
-from framework.augment.normalize import Normalize
-from framework.augment.pixels import by_operators
+from framework.augment.normalize import Normalize, by_operators
 from framework.order.draws import draws
 from tests.forks import forked
 
@@ -145,7 +144,7 @@ def test_images_of_a_gpu_go_through_the_kernel_in_the_models_layout(padding_mode
     own = CropFlip("image", 2, 0.5, [0.5], [0.5], padding_mode, dtype="bfloat16")
     with monkeypatch.context() as patch:
         patch.setattr(normalize, "find", lambda name: None)
-        patch.setattr(crop_flip, "changed_at_once", kernel)
+        patch.setattr(normalize, "changed_at_once", kernel)
         result = applied(own.with_layout(torch.channels_last))
     [(change, form)] = seen
     assert form == (torch.bfloat16, torch.channels_last)

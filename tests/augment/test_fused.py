@@ -12,11 +12,10 @@ from torch._inductor import config, metrics
 
 from framework.augment import color_jitter, normalize
 from framework.augment.color_jitter import ColorJitter
-from framework.augment.compose import Compose
+from framework.augment.compose import Compose, Fused
 from framework.augment.crop_flip import CropFlip
 from framework.augment.cutmix import CutMix
 from framework.augment.flip import Flip
-from framework.augment.fused import Fused
 from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize

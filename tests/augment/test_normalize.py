@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from framework.augment import normalize
-from framework.augment.normalize import Normalize
-from framework.augment.pixels import unit
+from framework.augment.normalize import Normalize, unit
 
 IMAGE = torch.randint(
     0, 256, (4, 3, 5, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)

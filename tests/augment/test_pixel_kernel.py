@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from framework.augment.pixels import PixelChange, PixelForm, PixelKernel, by_operators
+from framework.augment.normalize import PixelChange, PixelForm, by_kernel, by_operators
+from framework.system.native import CheckedKernel
 
 pytest.importorskip("triton", reason="needs Triton")
 MODULE = "framework.augment.pixel_kernel"
@@ -47,8 +48,8 @@ def change(shape, padding, reflects=False, cuts=True, mirrors=True, normalizes=T
 
 
 def assert_same(image, change, dtype=torch.float32, layout=torch.contiguous_format):
-    kernel = PixelKernel()
-    result = kernel(image, change, PixelForm(dtype, layout))
+    kernel = CheckedKernel()
+    result = by_kernel(kernel, image, change, PixelForm(dtype, layout))
     assert kernel.failure is None
     assert result.is_contiguous(memory_format=layout)
     assert result.equal(by_operators(image, change).to(result.dtype))
@@ -103,7 +104,7 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(dtype, layout):
         there = PixelChange(
             *(part.cuda() if isinstance(part, torch.Tensor) else part for part in here)
         )
-        kernel = PixelKernel()
-        result = kernel(images(shape).cuda(), there, PixelForm(dtype, layout))
+        kernel = CheckedKernel()
+        result = by_kernel(kernel, images(shape).cuda(), there, PixelForm(dtype, layout))
         assert kernel.failure is None
         assert result.cpu().equal(by_operators(images(shape), here).to(dtype))

@@ -5,14 +5,14 @@ import sys
 import pytest
 import torch
 
-from framework.augment import pixels
+from framework.augment import normalize as pixels
 from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import shifted
 from framework.augment.cutmix import CutMix
 from framework.augment.flip import Flip
-from framework.augment.normalize import Normalize
-from framework.augment.pixels import PixelChange, PixelKernel, by_operators
+from framework.augment.normalize import Normalize, PixelChange, by_kernel, by_operators
 from framework.augment.random_erasing import RandomErasing
+from framework.system.native import CheckedKernel
 
 IMAGE = torch.arange(2 * 3 * 6 * 7, dtype=torch.uint8).view(2, 3, 6, 7)
 MEAN = (0.1, 0.2, 0.3)
@@ -41,24 +41,24 @@ def test_the_operators_cut_and_mirror_as_crop_flip_does(reflects):
     ],
 )
 def test_a_change_that_the_kernel_is_not_made_for_is_left_to_the_operators(image, change):
-    kernel = PixelKernel()
-    assert kernel(image, change) is None
+    kernel = CheckedKernel()
+    assert by_kernel(kernel, image, change) is None
     assert kernel.failure is None
 
 
 def test_without_triton_the_reason_is_kept_and_it_is_not_tried_again(monkeypatch):
     monkeypatch.setitem(sys.modules, "framework.augment.pixel_kernel", None)
-    kernel = PixelKernel()
-    assert kernel(IMAGE, PixelChange()) is None
+    kernel = CheckedKernel()
+    assert by_kernel(kernel, IMAGE, PixelChange()) is None
     assert kernel.failure.startswith("ModuleNotFoundError: ")
     monkeypatch.setattr(pixels, "_launched", None)
-    assert kernel(IMAGE, PixelChange()) is None
+    assert by_kernel(kernel, IMAGE, PixelChange()) is None
 
 
 def test_a_kernel_with_other_numbers_is_not_used(monkeypatch):
     monkeypatch.setattr(pixels, "_launched", lambda image, *_: image + 1)
-    kernel = PixelKernel()
-    assert kernel(IMAGE, PixelChange()) is None
+    kernel = CheckedKernel()
+    assert by_kernel(kernel, IMAGE, PixelChange()) is None
     assert kernel.failure == "its numbers differ from the operators'"
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.data.reader import BatchReader
-from framework.data.requests import Request
+from framework.data.reader import BatchReader, Request
 from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput

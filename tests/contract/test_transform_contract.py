@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.contracts.records import Field
-from framework.data.reader import BatchReader
-from framework.data.requests import Request
+from framework.data.reader import BatchReader, Request
 from framework.order.draws import draws
 from framework.store.hdf5_store import HDF5Store
 from framework.transform.center_crop import CenterCrop

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from framework.contracts.records import Field, Manifest, notes_of
-from framework.data.classes import agree_on_classes, with_agreed_classes
 from framework.data.dali import dali_source
+from framework.data.fields import agree_on_classes, with_agreed_classes
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source

@@ -11,8 +11,7 @@ from framework.contracts.records import Field
 from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
-from framework.data.reader import BatchReader
-from framework.data.requests import Request
+from framework.data.reader import BatchReader, Request
 from framework.errors import ConfigError, DataError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput

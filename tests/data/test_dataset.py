@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from framework.contracts.records import Field, notes_of
-from framework.data.dataset import dataset_source
-from framework.data.items import ItemForm, ItemReader
-from framework.data.requests import Request
+from framework.data.dataset import ItemForm, ItemReader, dataset_source
+from framework.data.reader import Request
 from framework.errors import ConfigError, PacelineError
 from framework.system.rng import generator_state
 from framework.transform.resize import Resize

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from framework.contracts.records import Field, Ragged
+from framework.data.dataset import ItemForm, fields_of, record_of, stacked
 from framework.data.fields import collated, with_nested
-from framework.data.items import ItemForm, fields_of, record_of, stacked
 from framework.errors import DataError
 
 Pair = namedtuple("Pair", "image label")  # noqa: PYI024  # as a user may write it

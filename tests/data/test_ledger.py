@@ -8,7 +8,8 @@ from framework.contracts.loader import LoaderContext
 from framework.contracts.waits import Waits, slow_block
 from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
-from framework.data.requests import LEAST_S, MOST_KEPT, MOST_SHOWN, Ledger, SlowRead, Usual
+from framework.data.reader import LEAST_S, SlowRead, Usual
+from framework.data.workers import MOST_KEPT, MOST_SHOWN, Ledger
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader

@@ -8,10 +8,10 @@ import torch
 
 from framework.contracts.loader import LoaderContext
 from framework.contracts.waits import Waits
-from framework.data import live_tuning
+from framework.data import source as data_source
 from framework.data.dataset import dataset_source
 from framework.data.hdf5 import hdf5_source
-from framework.data.live_tuning import LiveTuning, start_tuning
+from framework.data.source import LiveTuning
 from framework.data.synthetic import SyntheticSource
 from framework.errors import ConfigError
 from framework.loader.plain import PlainLoader
@@ -71,8 +71,8 @@ class Wanted:
 @pytest.fixture
 def often(monkeypatch):
     """Let the tuning look after every batch."""
-    monkeypatch.setattr(live_tuning, "LOOK_S", 0.0)
-    monkeypatch.setattr(live_tuning, "LEAST_BATCHES", 1)
+    monkeypatch.setattr(data_source, "LOOK_S", 0.0)
+    monkeypatch.setattr(data_source, "LEAST_BATCHES", 1)
 
 
 def loader_over(source, make_loader, say=str):
@@ -119,7 +119,7 @@ def test_whatever_is_changed_the_batches_are_the_same(store, often, loader, kind
 
 
 def test_it_adds_workers_while_items_are_slow(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_tuning, "LOOK_S", LOOK_S)
+    monkeypatch.setattr(data_source, "LOOK_S", LOOK_S)
     file = tmp_path / "pace"
     set_pace(file, 0.0)
     said = []
@@ -154,5 +154,5 @@ def test_data_without_workers_or_on_the_device_is_refused(store):
         hdf5_source(store, "device", context=context),
     ):
         with pytest.raises(ConfigError, match=r"C174.*workers\.num = auto.*no workers"):
-            start_tuning(source, object(), Waits(), 2, print)
+            LiveTuning(source, object(), Waits(), 2, print)
         source.close()

@@ -15,8 +15,7 @@ from framework.data import pictures
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
-from framework.data.reader import BatchReader
-from framework.data.requests import Request
+from framework.data.reader import BatchReader, Request
 from framework.errors import ConfigError, DataError
 from framework.measure.clock import Stages
 from framework.measure.host import rss_bytes

@@ -12,7 +12,7 @@ import torch
 from framework.contracts.data import Transform
 from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
-from framework.data.requests import Request, Timed, Work
+from framework.data.reader import Request, Timed, Work
 from framework.data.workers import AHEAD, Workers
 from framework.errors import DataError, ResourceError, UserCodeError
 from framework.loader.prefetch import PrefetchLoader

@@ -14,7 +14,7 @@ import pytest
 import soundfile
 
 from framework.order.batches import Order
-from framework.order.permutation import permutation
+from framework.order.draws import permutation
 from tests.faults import (
     bait,
     cycles,

@@ -123,7 +123,7 @@ def test_the_smallest_pass_is_known_without_an_epoch(order, last, epoch, virtual
     known = [order.smallest_pass(size) for size in sizes if size]
     seen = [len(records) for shares in shares_of_ranks(order, epoch) for records, *_ in shares]
     assert min(known, default=0) == min(seen, default=0)
-    assert (sizes.short > 0) == (last == "short" and order.num_places % order.batch_size > 0)
+    assert (sizes[1] > 0) == (last == "short" and order.num_places % order.batch_size > 0)
 
 
 # ---- an epoch's last batch

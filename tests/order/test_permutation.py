@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
-from framework.order import permutation as module
-from framework.order.permutation import bijection, permutation, shuffled, shuffled_in_blocks
+from framework.order import draws as module
+from framework.order.draws import bijection, permutation, shuffled, shuffled_in_blocks
 
 LARGE = module.MOST_SORTED + 1  # records from which a bijection makes the order
 SEEDS = st.integers(0, 2**40)

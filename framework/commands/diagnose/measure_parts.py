@@ -28,7 +28,7 @@ from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.records import Field, RecordStore
 from framework.contracts.span import waiting_share
 from framework.contracts.waits import slow_block
-from framework.data import dataset, requests
+from framework.data import dataset, reader
 from framework.data.source import StoreSource, WorkerSource
 from framework.diagnosis.facts import Facts, Storage
 from framework.diagnosis.step_rules import TINY
@@ -218,7 +218,7 @@ def _alone(source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
 
 
 def _prepare(source: StoreSource | dataset.DatasetSource, part: Tensor) -> object:
-    return source.read(requests.Request(0, part, training=True))
+    return source.read(reader.Request(0, part, training=True))
 
 
 def _indices(order: Order, size: int) -> Iterator[Tensor]:
@@ -486,7 +486,7 @@ def storage_of_items(source: dataset.DatasetSource, config: Config) -> Storage:
     """Describe a Dataset by a sample."""
     data, form = config["data"], source.read.form
     indices = next(iter(source.order.shares(0))).indices[:SLICE]
-    sample = source.read(requests.Request(0, indices, training=False))
+    sample = source.read(reader.Request(0, indices, training=False))
     indices = sample.pop("index")
     words = ""
     columns = [column for name, column in sample.items() if name not in form.ragged]

@@ -43,7 +43,7 @@ from framework.contracts.loader import Loader
 from framework.contracts.span import LateRank, RankSpan
 from framework.contracts.training import Report
 from framework.data.dataset import DatasetSource
-from framework.data.requests import Request
+from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.diagnosis.code_lines import WaitingCalls
 from framework.diagnosis.facts import RankFacts, RunFacts

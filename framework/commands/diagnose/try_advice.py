@@ -30,7 +30,7 @@ from framework.errors import ConfigError, PacelineError, say
 from framework.input import folder, store
 from framework.measure.host import cores_per_rank, num_cores, threads_per_rank
 from framework.measure.statistics import LEAST_GAIN, Pairs, take_turns
-from framework.order.permutation import permutation
+from framework.order.draws import permutation
 from framework.pack import jobs, pack_store, packing
 from framework.pack.preparation import Preparation
 from framework.parallel.processes import rank_environment

@@ -17,8 +17,7 @@ from torch.utils.data import IterableDataset, Subset
 
 from framework.commands.watch.torch_hooks import OUTSIDE, VALIDATION, TorchHooks
 from framework.contracts.span import Span
-from framework.data.dataset import title_of
-from framework.data.items import HOST, Named, is_number
+from framework.data.dataset import HOST, is_named_tuple, is_number, title_of
 from framework.diagnosis.facts import ItemFacts, LoaderFacts, ScriptFacts
 from framework.measure.host import num_cores
 from framework.measure.stack_sampler import StackSampler
@@ -200,9 +199,8 @@ def repeated_item_bytes(dataset: Any) -> tuple[int, str]:
 
 def _arrays(item: Any, name: str = "") -> dict[str, np.ndarray]:
     """Return copies of the values of nested dicts, tuples and lists by their dotted names."""
-    if isinstance(item, tuple) and isinstance(item, Named):
-        named: Any = item
-        item = named._asdict()
+    if is_named_tuple(item):
+        item = item._asdict()
     elif isinstance(item, tuple | list):
         item = {f"field{number}": value for number, value in enumerate(item)}
     if isinstance(item, dict):

@@ -4,7 +4,7 @@
    hash of one to the other, as in a Feistel network, but modulo a number that need not be a power
    of two. So hardly any result is beyond size; such a result goes through the rounds again (cycle
    walking), which keeps the mapping one to one. num_rows is even, because the rounds could make
-   only even permutations otherwise. framework/order/permutation.py has the same in torch.
+   only even permutations otherwise. framework/order/draws.py has the same in torch.
 
    Sources: Black, Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002 (the generalized
    Feistel network and cycle walking); Lemire, "Fast random integer generation in an interval", 2019

@@ -1,4 +1,4 @@
-/* Random orders: sort the numbers 0..count-1 by random keys, which framework/order/permutation.py
+/* Random orders: sort the numbers 0..count-1 by random keys, which framework/order/draws.py
    defines.
 
    The keys are spread evenly. A bucket for every record or two, by the first bits of the key,
