@@ -1,22 +1,19 @@
 """Batches of records with similar lengths."""
 
-import json
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 from framework.contracts.records import Field
+from framework.data.hdf5 import hdf5_source
 from framework.errors import ConfigError
 from framework.order.batches import Order
 from framework.order.buckets import BucketOrder
-from tests.cli.command import is_one_error_line, losses, paceline
-from tests.conftest import write_store
+from tests.conftest import make_context, write_store
 from tests.order.facts import Facts, batches
 
 LASTS = st.sampled_from(["short", "drop", "wrap"])
@@ -38,17 +35,6 @@ def make(lengths, batch_size=8, max_values=None, width=0.08, **options):
     """Return the bucketed order of records with these lengths."""
     order = Order(len(lengths), batch_size, **options)
     return BucketOrder(None, max_values, width).order(order, Facts(lengths, lengths), True)
-
-
-def spread_lengths(count=20_000):
-    """Return lengths like those of speech: padding is 40 % of plain batches."""
-    generator = torch.Generator().manual_seed(0)
-    return (torch.randn(count, generator=generator) * 0.28 + 6).exp().long().numpy()
-
-
-def padding(lengths, steps):
-    real = sum(int(lengths[step].sum()) for step in steps)
-    return 1 - real / sum(len(step) * int(lengths[step].max()) for step in steps)
 
 
 @given(CASES, LASTS, EPOCHS)
@@ -97,52 +83,19 @@ def test_a_record_beyond_the_budget_is_refused_with_its_name():
         make([3, 9, 12, 1], max_values=9)
 
 
-# ---- a whole run
-
-
-class ClipNet(nn.Module):
-    """A net for waveforms of any length: float [B, T], with zeros behind -> float [B]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv1d(1, 4, 1, bias=False)
-        self.last = nn.Linear(4, 1)
-
-    def forward(self, wave: Tensor) -> Tensor:
-        features = self.first(wave.unsqueeze(1)).relu().sum(2) / 100
-        return self.last(features).squeeze(1)
-
-
-def write_waves(path, count, seed):
-    rng = np.random.default_rng(seed)
-    lengths = rng.lognormal(4, 0.28, count).astype(int)
-    waves = [rng.uniform(-1, 1, length).astype(np.float32) for length in lengths]
-    levels = np.array([np.abs(wave).sum() / 100 for wave in waves], np.float32)
-    fields = {"wave": Field("float32", (None,)), "level": Field("float32", ())}
-    write_store(path, {"wave": waves, "level": levels}, fields)
-
-
-def test_a_run_in_buckets_has_little_padding_and_says_so():
-    write_waves("train.h5", 400, 0)
-    write_waves("val.h5", 60, 1)
-    words = [
-        *("train", "data.train=train.h5", "data.val=val.h5", "model=null"),
-        *(f"+model._target_={__name__}.ClipNet", "allow_targets=[tests]", "objective=regress"),
-        *("objective.input=wave", "objective.target=level", "optim=adam", "augment=none"),
-        *("epochs=2", "batch_size=16", "report_every=1", "sink=[jsonl]", "order=buckets"),
-    ]
-    done = paceline(*words, "hydra.run.dir=run")
-    assert done.code == 0, done.err
-    summary = json.loads(Path("run/summary.json").read_text())
-    assert summary["content"]["padding"] < 0.08
-    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    reports = [line for line in lines if line["split"] == "train"]
-    shares = [line["content"]["padding"] for line in reports if "content" in line]
-    assert len(shares) > 10
-    assert all(0 <= share < 0.4 for share in shares)
-    assert (summary["epochs"], summary["steps"]) == (2, len(reports))
-    assert reports[-1]["epoch_left"] == 0
-    assert losses(Path("run"))[-1] < losses(Path("run"))[0]
-    done = paceline(*words, "order.field=level")
-    assert is_one_error_line(done, "C200")
-    assert "choose one of wave" in done.last_line
+def test_a_source_in_buckets_has_little_padding_and_says_so():
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(4, 0.28, 400).astype(int)
+    waves = {"wave": [np.ones(length, np.float32) for length in lengths]}
+    path = write_store("x.h5", waves, {"wave": Field("float32", (None,))})
+    shares = []
+    for choice in (None, BucketOrder("wave", None, 0.08)):
+        context = make_context(batch_size=16, order_choice=choice)
+        with closing(hdf5_source(path, context=context)) as source:
+            batches_of_epoch = [micro.batch for micro in source.batches(0)]
+            padding, whole = source.content()["padding"]
+            assert source.content()["padding"] == (0.0, 0.0)
+        assert whole == sum(batch["wave"].numel() for batch in batches_of_epoch)
+        assert whole - padding == lengths.sum()
+        shares.append(padding / whole)
+    assert shares[1] < 0.08 < 0.3 < shares[0]

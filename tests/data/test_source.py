@@ -1,4 +1,7 @@
+"""What a source reports of slow records, and how its workers are tuned while a run trains."""
+
 import json
+import os
 import random
 import time
 from contextlib import closing
@@ -7,12 +10,15 @@ import pytest
 import torch
 
 from framework.contracts.loader import LoaderContext
-from framework.contracts.waits import Waits
+from framework.contracts.waits import Waits, slow_block
 from framework.data import source as data_source
 from framework.data.dataset import dataset_source
+from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
+from framework.data.reader import LEAST_S, SlowRead, Usual
 from framework.data.source import LiveTuning
 from framework.data.synthetic import SyntheticSource
+from framework.data.workers import MOST_KEPT, MOST_SHOWN, Ledger
 from framework.errors import ConfigError
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
@@ -20,13 +26,117 @@ from framework.loader.stream import StreamLoader
 from framework.loader.tuner import Decision, ReadPlan
 from framework.measure.clock import HostClock
 from framework.transform.random_crop import RandomCrop
+from framework.transform.resize import Resize
 from tests.conftest import make_context, make_records, write_store
+from tests.contract.cases import jpeg
 
+KINDS = [(0, "thread"), (2, "thread"), (2, "process")]
 LOADERS = {
     "plain": lambda context: PlainLoader(True, context=context),
     "prefetch": lambda context: PrefetchLoader(2, True, context=context),
     "stream": lambda context: StreamLoader(2, 2, context=context),
 }
+HUGE = 4  # the number of the huge image, or of the slow item
+SLEEP_S = 0.1
+
+
+class Sleepy:
+    """A Dataset of which one item takes long."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if index == HUGE:
+            time.sleep(SLEEP_S)
+        time.sleep(0.001)
+        return {"value": torch.tensor(float(index))}
+
+
+def image(number, is_huge):
+    return jpeg(1, 2500, 2500) if is_huge else jpeg(number, 16, 16)
+
+
+def write_images(folder, huge=HUGE):
+    """Write forty image files, of which one is huge, and return their folder."""
+    (folder / "a").mkdir(parents=True)
+    for number in range(40):
+        (folder / "a" / f"{number:05d}.jpg").write_bytes(image(number, number == huge))
+    return str(folder)
+
+
+def read_all(source, make_loader=LOADERS["plain"], num_epochs=1):
+    """Read all batches through a loader. Return its block about slow records."""
+    waits = Waits(source.slow_batches)
+    context = LoaderContext(source, torch.device("cpu"), lambda b, _: b, HostClock(), waits)
+    loader = make_loader(context)
+    try:
+        for epoch in range(num_epochs):
+            for _ in loader.epoch(epoch):
+                pass
+        return slow_block(source.slow_records(), waits)
+    finally:
+        loader.close()
+
+
+def resized(num, kind, **options):
+    return make_context(8, num, kind, Resize([16, 16], crop=False, antialias=True), **options)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("images") / "set")
+
+
+@pytest.mark.parametrize(("num", "kind"), KINDS)
+def test_a_huge_image_among_small_ones_is_named(images, num, kind):
+    block = read_all(folder_source(images, context=resized(num, kind)), num_epochs=2)
+    slowest = block["records"][0]
+    assert slowest["number"] == HUGE
+    assert slowest["name"] == os.path.join(images, "a", "00004.jpg")
+    assert slowest["size_bytes"] == os.path.getsize(slowest["name"])
+    assert slowest["num_reads"] == 2
+    assert slowest["mean_s"] > 3 * block["usual_s"]
+    assert block["num_records"] == 80
+
+
+@pytest.mark.parametrize(
+    ("loader", "num", "kind"),
+    [("plain", 0, "thread"), ("prefetch", 0, "thread"), ("stream", 2, "process")],
+)
+def test_the_waiting_falls_on_the_batch_with_the_slow_item(loader, num, kind):
+    source = dataset_source(Sleepy(), context=make_context(5, num, kind))
+    # twice: in the first epoch, a process may sleep while the next one is started
+    block = read_all(source, LOADERS[loader], num_epochs=2)
+    assert block["records"][0]["number"] == HUGE
+    assert block["records"][0]["name"] == "record 4 of tests.data.test_source.Sleepy"
+    assert block["records"][0]["mean_s"] >= SLEEP_S
+    assert block["slow_wait_s"] > SLEEP_S / 2
+    assert 0 < block["saved_s"] <= block["slow_wait_s"]
+
+
+def test_a_record_is_slow_beside_what_is_usual_but_neither_the_first_nor_a_quick_one():
+    usual = Usual()
+    reads = usual.slow(torch.arange(4), [9.0, 0.01, 0.01, 0.5], lambda _: 1)
+    assert [read.number for read in reads] == [3]
+    assert usual.slow(torch.arange(10), [0.01] * 10, lambda _: 1) == []
+    reads = usual.slow(torch.arange(10), [0.01] * 9 + [0.5], lambda place: place)
+    assert reads == [SlowRead(9, 0.5, 9)]
+    usual = Usual()
+    assert usual.slow(torch.arange(100), [1e-6] * 99 + [LEAST_S / 2], lambda _: 1) == []
+
+
+def test_the_ledger_keeps_the_slowest_in_fixed_memory():
+    ledger = Ledger()
+    assert ledger.report(1.0, str) is None
+    ledger.add(SlowRead(index, 0.1 + index / 1e4, 1) for index in range(1000))
+    ledger.add([SlowRead(1000, 0.05, 1)])  # too quick to displace another
+    report = ledger.report(500.0, str)
+    assert [record.number for record in report.records] == list(range(999, 999 - MOST_SHOWN, -1))
+    assert report.numbers == list(range(1000 - MOST_KEPT, 1000))
+    assert report.num_slow == 1001
+
+
 BATCH = 16
 LOOK_S = 0.25
 
