@@ -27,7 +27,7 @@ def viewed(image: Tensor, dtype: torch.dtype) -> Tensor:
     """View the rows of a contiguous image as ``dtype``.
 
     A side of 1, such as gray channels, may have any stride, with which torch cannot view bytes as
-    words. So the strides are made anew.
+    words. So the strides are recomputed.
     """
     if image.dtype == dtype:
         return image

@@ -1,9 +1,9 @@
 """DALI as a Source: ``external_source`` feeds its pipeline the records of a store in our order.
 
-Raw fields pass through, ragged ones beside the pipeline. DALI's operators decode, cut and scale
-image fields, on the GPU (``mixed``) if there is one. Label maps are cut by our own reader, since
-DALI has no decoder that keeps the indices of a palette. The pipeline runs without DALI's iterator
-classes, whose policies drop or repeat the partial last batch.
+Raw fields pass through the pipeline, and ragged ones bypass it. DALI's operators decode, cut and
+scale image fields, on the GPU (``mixed``) if there is one. Label maps are cut by our own reader,
+since DALI has no decoder that keeps the indices of a palette. The pipeline runs without DALI's
+iterator classes, whose policies drop or repeat the partial last batch.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "D
 class DALISource(WorkerSource[BatchReader]):
     """A Source that decodes with DALI. ``prefetch_depth``: batches DALI prepares ahead.
 
-    Our reader reads only what DALI is given. DALI's threads tell no times. ResourceError R103 if it
+    Our reader reads only what DALI is given. DALI does not report times. ResourceError R103 if it
     is not installed, ConfigError C174 for what it cannot do.
     """
 
@@ -243,8 +243,8 @@ class DALISource(WorkerSource[BatchReader]):
         if request.verify:
             check_crcs(self.store, indices, records)
         numbers = self.read.numbers(request)
-        records |= self.read.followed(records, indices, numbers)
-        records |= self.read.heard(records, indices, numbers)
+        records |= self.read.moved_with_images(records, indices, numbers)
+        records |= self.read.samples_of_sounds(records, indices, numbers)
         ragged: Batch = {}
         for name in self.read.ragged:
             ragged |= self.read.collated(name, records[name], indices)

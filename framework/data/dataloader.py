@@ -80,11 +80,11 @@ class _Pass(NamedTuple):
 class LoaderSource(Source):
     """A Source of ready batches. ``index`` counts an epoch's records, unless they bring their own.
 
-    Each rank takes its share of every batch of a DataLoader's sampler. Batches that nothing can cut
-    must differ over the ranks. The generators of the host are seeded by (seed, epoch) until the
-    first batch is there, so that a DataLoader with ``shuffle=True`` repeats its order. The batches
-    of ``sample`` are the first ones of epoch 0, so that a generator of the user's own gives what it
-    gives in a plain loop.
+    Each rank takes its share of every batch of a DataLoader's sampler. Batches without a sampler
+    cannot be cut, and must differ over the ranks. The generators of the host are seeded by (seed,
+    epoch) until the first batch is there, so that a DataLoader with ``shuffle=True`` repeats its
+    order. The batches of ``sample`` are the first ones of epoch 0, so that a generator of the
+    user's own gives what it gives in a plain loop.
     """
 
     def __init__(

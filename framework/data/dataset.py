@@ -283,8 +283,8 @@ class DatasetSource(WorkerSource[ItemReader]):
     def notes(self) -> tuple[str, ...]:
         if self.workers.num:
             return super().notes
-        whose = "a process of its own reads the items, unless the step's own thread does"
-        return (*super().notes, f"{self._where}: {whose} (loader=plain)")
+        who_reads = "a process of its own reads the items, unless the step's own thread does"
+        return (*super().notes, f"{self._where}: {who_reads} (loader=plain)")
 
     def close(self) -> None:
         super().close()

@@ -172,7 +172,7 @@ class BatchReader(Reader):
         moves = transform.size is not None or transform.num_draws > 0
         self.followers = fields.followers(manifest) if moves else {}
         self.decodes = bool(self.cut or self.sounds or self.videos)
-        self.changed = bool(self.cut or self.ragged or self.videos)  # beside what the store gives
+        self.changed = bool(self.cut or self.ragged or self.videos)  # not as stored
         # Records are measured one by one if they are decoded, or changed in Python.
         are_files = any(own.encoding == "image" for own in self.cut.values())
         self._measures = are_files or bool(self.videos) or self.function is not None
@@ -251,9 +251,9 @@ class BatchReader(Reader):
                 filled[name] = self.pictures.cut(name, own, records[name], part, outs.get(name))
         for name, own in self.videos.items():
             filled[name] = self.pictures.clips(name, own, records[name], part, outs.get(name))
-        filled |= self.followed(records, indices, numbers, part.windows)
+        filled |= self.moved_with_images(records, indices, numbers, part.windows)
         if self.sounds:
-            filled |= self.heard(records, indices, numbers)
+            filled |= self.samples_of_sounds(records, indices, numbers)
             watch.mark("decode")
         if self._measures:
             files = [values for values in records.values() if isinstance(values, list | Placed)]
@@ -304,7 +304,9 @@ class BatchReader(Reader):
         keys = request.indices if request.keys is None else request.keys
         return draws(keys, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
 
-    def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
+    def samples_of_sounds(
+        self, records: Records, indices: Tensor, numbers: Tensor | None
+    ) -> Records:
         """Return the samples of the sounds that the store gave for ``indices``."""
         how = indices, self.transform, numbers
         return {name: fields.samples_of(self.store, records[name], *how) for name in self.sounds}
@@ -320,7 +322,7 @@ class BatchReader(Reader):
             what = f"{name} holds a text that is not UTF-8"
             raise DataError(121, where, what, "pack it again, or as bytes") from error
 
-    def followed(
+    def moved_with_images(
         self,
         records: Records,
         indices: Tensor,

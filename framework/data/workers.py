@@ -153,8 +153,8 @@ class Workers:
                     sums_s["read"] += perf_counter() - start
                     yield batch
             elif not num:
-                beside_step = threading.current_thread() is not threading.main_thread()
-                with crowded() if beside_step else nullcontext():
+                in_background = threading.current_thread() is not threading.main_thread()
+                with crowded() if in_background else nullcontext():
                     for request in part:
                         yield self._counted(self.read.timed(request))
             elif self.kind == "thread":

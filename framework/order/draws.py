@@ -309,7 +309,7 @@ class Sampling:
     equal weights has an interval. With one random shift per epoch, slot ``s`` lies at ``s +
     shift``. So each group gets its expected number of slots, rounded down or up. Inside a group,
     the slots go to its records in random order, again and again, so that this holds for each
-    record, too. Each time that a record comes in an epoch, random changes of it are others.
+    record, too. Each time that a record comes in an epoch, it gets other random changes.
     Source: Madow, "On the theory of systematic sampling", 1949.
     """
 
@@ -325,10 +325,10 @@ class Sampling:
         return {"sampling": crc32(self.members.numpy().tobytes(), ends)}
 
     def drawn(self, slots: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return the records of ``slots`` (int64 [n], from 0, in random order), and their times.
+        """Return the records that fill ``slots`` (int64 [n], from 0, in random order), and a count.
 
-        They are places among the records in use, and which of its times in the epoch it is, from 0,
-        in any order: both int64 [n].
+        A record is its place among those in use. The count numbers the times that a record comes
+        in the epoch, from 0, in any order. Both are int64 [n].
         """
         shift = (key_of(seed, epoch, SHIFT) & ((1 << _BITS) - 1)) / (1 << _BITS)
         groups = torch.searchsorted(self.ends, slots + shift, right=True)
