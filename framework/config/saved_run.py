@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from framework.augment.fused import Finish, finish_with
+from framework.augment.compose import Finish, finish_with
 from framework.config import assemble, targets
 from framework.config import input_source as inputs
 from framework.config.build import MISFITS, build

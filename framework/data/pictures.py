@@ -17,21 +17,9 @@ from framework.contracts.data import SourceContext
 from framework.contracts.records import Field, RecordStore
 from framework.errors import DataError
 from framework.measure.clock import Stopwatch
+from framework.media import scale
 from framework.media.decode import accepted_header, decode_labels, refuse_colors, window_pixels
 from framework.media.header import BadImage, ImageHeader
-from framework.media.scale import (
-    ANTIALIASED,
-    LEFT,
-    LINEAR,
-    NANOSECONDS,
-    NEAREST,
-    SIZES,
-    before_turn,
-    decode_windows,
-    read_headers,
-    scale_into,
-    scale_windows,
-)
 from framework.media.sound_video import BadFrames, frames_of
 
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
@@ -218,15 +206,15 @@ class Pictures:
             sizes = _all(size, len(indices)).clone()  # a transform may change them
             return Opened(field, values, sizes, None, {})
         is_gray = field in self._sampled_gray
-        table = read_headers(values, 1) if is_gray else read_headers(values)
-        sizes = table[:, SIZES]
+        table = scale.read_headers(values, 1) if is_gray else scale.read_headers(values)
+        sizes = table[:, scale.SIZES]
         left: dict[int, ImageHeader] = {}
-        for number in np.flatnonzero(table[:, LEFT]).tolist():
+        for number in np.flatnonzero(table[:, scale.LEFT]).tolist():
             with self._named(indices, number):
                 left[number] = accepted_header(values[number])
                 sizes[number] = left[number].size
         if field.kind == "labels":
-            table[:, LEFT] = 1
+            table[:, scale.LEFT] = 1
         return Opened(field, values, torch.from_numpy(sizes), table, left)
 
     def _shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
@@ -234,7 +222,7 @@ class Pictures:
         if size is not None:
             return [(channels, *size)] * len(windows)
         return [
-            (channels, *before_turn(flip, (height, width)))
+            (channels, *scale.before_turn(flip, (height, width)))
             for _, _, height, width, flip in windows.tolist()
         ]
 
@@ -246,13 +234,13 @@ class Pictures:
         antialias, are_labels = self._transform.antialias, opened.field.kind == "labels"
         rest: Sequence[int] = range(len(places))
         if opened.table is not None:
-            rest = decode_windows(opened.table, places, antialias, results, interleaved)
-            seconds += opened.table[:, NANOSECONDS] * 1e-9
+            rest = scale.decode_windows(opened.table, places, antialias, results, interleaved)
+            seconds += opened.table[:, scale.NANOSECONDS] * 1e-9
         elif not interleaved:
-            how = ANTIALIASED if antialias else LINEAR
-            how = NEAREST if are_labels else how
+            how = scale.ANTIALIASED if antialias else scale.LINEAR
+            how = scale.NEAREST if are_labels else how
             layout = INTERLEAVED if opened.field.interleaved else PLANAR
-            took = scale_windows(opened.values, layout, places, how, results)
+            took = scale.scale_windows(opened.values, layout, places, how, results)
             if took is not None:
                 seconds += took
                 rest = ()
@@ -274,9 +262,9 @@ class Pictures:
                     header = opened.left.get(number) or accepted_header(data)
                     if field in self._sampled_gray and header.colors > 1:
                         refuse_colors(data, self._store.name(int(part.indices[number])))
-                    turned = size and before_turn(flip, size)
+                    turned = size and scale.before_turn(flip, size)
                     pixels = window_pixels(data, header, field.channels or 3, window, turned)
-                scale_into(pixels, antialias, flip, results[number], are_labels, interleaved)
+                scale.scale_into(pixels, antialias, flip, results[number], are_labels, interleaved)
             seconds[number] += perf_counter() - start
         part.watch.mark("transform" if opened.table is None else "decode")
 

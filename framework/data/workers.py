@@ -30,15 +30,8 @@ from framework.contracts.waits import SlowRecord, SlowRecords
 from framework.data.reader import Reader, Request, SlowRead, Timed, Work, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.measure.clock import Stages
+from framework.system import stopping
 from framework.system.native import crowded, limit_threads
-from framework.system.stopping import (
-    blocked_signals,
-    close_at_end,
-    has_ended,
-    remove_at_end,
-    set_all,
-    stop_at_end,
-)
 from framework.system.user_code import user_error
 
 # Batches that are read ahead: by all threads together, or by each process.
@@ -249,7 +242,7 @@ class Workers:
                     generator=torch.Generator(),
                 )
             )
-            close_at_end(self)
+            stopping.close_at_end(self)
         self._requests.now = requests
         try:
             with closing(self._results(self._loader)) as results:
@@ -280,7 +273,7 @@ class Workers:
 
     def _results(self, loader: Any) -> Generator[Timed]:
         self._since = time.monotonic()
-        with blocked_signals(self.start_method):
+        with stopping.blocked_signals(self.start_method):
             # If the last epoch was left early, this waits for its batches.
             results: Any = _quietly(lambda: iter(loader))
         if results._worker_pids_set:  # noqa: SLF001
@@ -309,7 +302,7 @@ class Workers:
         # Several threads may close: a program may end while a loader's thread waits for a batch.
         loader: Any = self._loader
         self._loader = None
-        remove_at_end(self)
+        stopping.remove_at_end(self)
         processes = _processes_of(loader)
         if not processes:
             return
@@ -417,7 +410,7 @@ class _Pool:
         ]
         for thread in self.threads:
             thread.start()
-        stop_at_end(self)
+        stopping.stop_at_end(self)
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> "Future[None]":
         future: Future[None] = Future()
@@ -441,7 +434,7 @@ class _Pool:
 
     def close(self, wait: bool) -> None:
         """Drop the calls that wait in the queue, and end the threads."""
-        remove_at_end(self)
+        stopping.remove_at_end(self)
         self.stop()
         if wait:
             for thread in self.threads:
@@ -529,7 +522,7 @@ def _start_worker(parent: int, _: int) -> None:
     end within 5 s of their parent. With PR_SET_PDEATHSIG, a worker would already end with the
     prefetch thread that started it.
     """
-    set_all(signal.SIG_IGN)
+    stopping.set_all(signal.SIG_IGN)
     # torch's worker would take whoever has adopted it for its parent, and never end.
-    if has_ended(parent):
+    if stopping.has_ended(parent):
         os._exit(1)

@@ -9,14 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.order.draws import (
-    IN_BUCKET,
-    Sampling,
-    bijection,
-    key_of,
-    shuffled,
-    shuffled_in_blocks,
-)
+from framework.order import draws
 
 MOST_AT_ONCE = 1 << 14  # places of an epoch that are computed together
 
@@ -116,7 +109,7 @@ class Order:
     virtual_ranks: int | None = None
     # Cuts batches of several sizes, decides what ``last`` means, and the number of batches.
     cuts: "Buckets | None" = None
-    sampling: Sampling | None = None  # draws records more or less than once per epoch
+    sampling: draws.Sampling | None = None  # draws records more or less than once per epoch
     selected: Tensor | None = None  # the only records that may be used, ascending: int64 [n]
 
     @property
@@ -282,10 +275,10 @@ class Order:
             if not self.shuffle:
                 places = torch.arange(first, first + count)
             elif self.block is None:
-                places = shuffled(self.num_places, self.seed, epoch, first, first + count)
+                places = draws.shuffled(self.num_places, self.seed, epoch, first, first + count)
             else:
                 how = self.block, self.window, first, first + count
-                places = shuffled_in_blocks(self.num_used, self.seed, epoch, *how)
+                places = draws.shuffled_in_blocks(self.num_used, self.seed, epoch, *how)
             if self.sampling is None:
                 parts.append(self._records_at(places))
             else:
@@ -352,7 +345,7 @@ class Buckets:
         """
         number = step
         if shuffle:
-            number = int(shuffled(self.num_steps, seed, epoch, step, step + 1))
+            number = int(draws.shuffled(self.num_steps, seed, epoch, step, step + 1))
         bucket = int(torch.searchsorted(self.first, number, right=True)) - 1
         start, stop = self.starts[bucket : bucket + 2].tolist()
         size = int(self.sizes[bucket])
@@ -362,12 +355,12 @@ class Buckets:
         if self.last == "wrap":
             places = torch.arange(place, place + size) % count
         if shuffle:
-            key = key_of(seed, epoch, IN_BUCKET, bucket)
+            key = draws.key_of(seed, epoch, draws.IN_BUCKET, bucket)
             stop = min(place + size, count)
-            mapped = bijection(count, key, place, stop)
+            mapped = draws.bijection(count, key, place, stop)
             if stop - place < len(places):
                 rest = places[stop - place :]
-                mapped = torch.cat([mapped, bijection(count, key, 0, count)[rest]])
+                mapped = torch.cat([mapped, draws.bijection(count, key, 0, count)[rest]])
             places = mapped
         return self.records[start + places]
 

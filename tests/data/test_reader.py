@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from framework.contracts.records import Field
-from framework.data import pictures
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
@@ -19,6 +18,7 @@ from framework.data.reader import BatchReader, Request
 from framework.errors import ConfigError, DataError
 from framework.measure.clock import Stages
 from framework.measure.host import rss_bytes
+from framework.media import scale
 from framework.media.decode import encode_png
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
@@ -169,7 +169,7 @@ def slowed(function, seconds):
 def test_each_stage_has_the_time_of_its_own_work(monkeypatch):
     store = FolderStore(write_folder("in", [jpeg(0)] * 4))
     monkeypatch.setattr(store, "read_timed", slowed(store.read_timed, 0.1))
-    monkeypatch.setattr(pictures, "decode_windows", slowed(pictures.decode_windows, 0.03))
+    monkeypatch.setattr(scale, "decode_windows", slowed(scale.decode_windows, 0.03))
     monkeypatch.setattr(SMALL, "windows", slowed(SMALL.windows, 0.02))
     stages = Stages()
     stages.add_slices(reader(store, SMALL).timed(ask(0, 3, 1)).slices_s)
