@@ -58,9 +58,8 @@ def test_processes_start_once_for_all_measurements():
 def test_batches_that_were_ready_do_not_count():
     windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=2, ahead=3)
     windows.length_s = 0.0
-    assert [windows.count(1) for _ in range(8)] == [False] * 7 + [
-        True
-    ]  # twice three, the last of them the burn-in's end, and two windows
+    # twice three, the last of them the burn-in's end, and two windows
+    assert [windows.count(1) for _ in range(8)] == [False] * 7 + [True]
 
 
 def test_batches_prepared_before_the_windows_do_not_count():
@@ -88,14 +87,12 @@ def test_a_window_has_whole_short_epochs(period, steps):
     """Of no time: it would end with its first step. Of a long epoch a part has to do."""
     windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=1, period=period)
     windows.count(1)  # the burn-in's end
-    windows._num_steps = (
-        (period - 1) // 2 if period < 1000 else 0
-    )  # so many were taken when the time was over
-    counted = windows._num_steps
-    while True:
+    counted = (period - 1) // 2 if period < 1000 else 0  # when the time was over
+    windows._num_steps = counted
+    is_full = False
+    while not is_full:
         counted += 1
-        if windows.count(1):
-            break
+        is_full = windows.count(1)
     assert counted == steps
 
 
@@ -109,11 +106,13 @@ def test_a_part_of_the_batch_can_be_computed(config):
 
 def test_a_batch_of_more_records_repeats_them(config):
     probe = Probe(config, (), num_windows=1)
-    sizes = []
-    steps = probe._steps
-    probe._steps = lambda seconds, burn_in_s, batch: (
-        sizes.append(len(batch["index"])) or steps(seconds, burn_in_s, batch)
-    )
+    sizes, steps = [], probe._steps
+
+    def sized(seconds, burn_in_s, batch):
+        sizes.append(len(batch["index"]))
+        return steps(seconds, burn_in_s, batch)
+
+    probe._steps = sized
     assert probe.compute(0.05, 0.0, num_records=20).records_per_s > 0
     assert sizes == [20]
     probe.close()

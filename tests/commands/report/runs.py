@@ -2,6 +2,7 @@
 
 import json
 import math
+from html.parser import HTMLParser
 from pathlib import Path
 
 from framework.commands.report.charts import Chart, draw_charts
@@ -146,3 +147,32 @@ def make_sweep(folder: Path, count: int = 3) -> list[Path]:
         make_run(folder / str(number), (f"seed={number}",), slow=1 + number)
         for number in range(count)
     ]
+
+
+class Seen(HTMLParser):
+    """Every tag with its attributes; tags left open; the text outside of scripts and styles."""
+
+    VOID = ("meta", "br", "path", "use", "rect")
+
+    def __init__(self, html):
+        super().__init__()
+        self.found, self.open, self.wrong, self.text, self.scripts = [], [], [], "", []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID and (not self.open or self.open.pop() != tag):
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        if self.open[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif self.open[-1:] != ["style"]:
+            self.text += data

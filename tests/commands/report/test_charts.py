@@ -1,5 +1,3 @@
-from html.parser import HTMLParser
-
 import cv2
 import numpy as np
 import pytest
@@ -8,7 +6,7 @@ from framework.cli.pages import COLORS
 from framework.commands.report.charts import PNG_DPI, inlined, num_columns, thinned
 from framework.commands.report.recorded_runs import read_run
 from framework.system.run_dir import read_json
-from tests.commands.report.runs import drawn, line_of, lines_of, make_run, make_sweep
+from tests.commands.report.runs import Seen, drawn, line_of, lines_of, make_run, make_sweep
 from tests.saved_runs import change
 
 FILE = """<?xml version="1.0"?>
@@ -93,19 +91,6 @@ def test_of_many_points_none_lies_outside_of_what_is_drawn():
     assert np.all((line.low <= line.y) & (line.y <= line.high))
 
 
-class Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.tags = set()
-        self.text = ""
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-
-    def handle_data(self, data):
-        self.text += data
-
-
 HOSTILE = "</svg><script>alert(1)</script>"
 
 
@@ -113,7 +98,7 @@ HOSTILE = "</svg><script>alert(1)</script>"
 def test_whatever_a_run_is_called_it_is_only_text(tmp_path, word):
     lines = [line_of(1)]
     paths = [make_run(tmp_path / str(n), (f"data={word}{n}",), lines=lines) for n in range(2)]
-    page = Tags()
-    page.feed("".join(chart.svg for chart in drawn(paths, png=True).values()))
-    assert not page.tags & {"script", "foreignobject", "a", "image", "style"}
+    page = Seen("".join(chart.svg for chart in drawn(paths, png=True).values()))
+    foreign = {"script", "foreignobject", "a", "image", "style"}
+    assert not foreign & {tag for tag, _ in page.found}
     assert "alert(1)" in page.text or word != HOSTILE

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from base64 import b64encode
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +21,15 @@ from framework.contracts.span import LateRank, RankReport, RankSpan
 from framework.errors import ConfigError
 from framework.system.run_dir import read_object
 from tests.cli.command import is_one_error_line, paceline
-from tests.commands.report.runs import MACHINE, cell, make_bench, make_run
+from tests.commands.report.runs import MACHINE, Seen, cell, make_bench, make_run
 from tests.saved_runs import change
 
 SHORT = ("epochs=1", "max_steps=3", "report_every=1", "sink=[jsonl]")
 
 
 def test_a_sweep_ends_with_its_report_also_of_jobs_that_failed(tmp_path):
-    done = paceline(
-        "train",
-        "-m",
-        "optim.weight_decay=-1,0.1",
-        "loader=plain,prefetch",
-        *SHORT,
-        "hydra.sweep.dir=sweep",
-    )
+    grid = ("optim.weight_decay=-1,0.1", "loader=plain,prefetch")
+    done = paceline("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep")
     assert done.code == 2
     path = Path(re.search(r"^report: (\S+)", done.out, re.MULTILINE)[1])
     assert path == tmp_path / "sweep" / "report.html"
@@ -101,35 +94,6 @@ def test_torch_is_never_imported(tmp_path):
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}'
 
 
-class Seen(HTMLParser):
-    """Every tag with its attributes; tags left open; the text outside of scripts and styles."""
-
-    VOID = ("meta", "br", "path", "use", "rect")
-
-    def __init__(self, html):
-        super().__init__()
-        self.found, self.open, self.wrong, self.text, self.scripts = [], [], [], "", []
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID and (not self.open or self.open.pop() != tag):
-            self.wrong.append(tag)
-
-    def handle_data(self, data):
-        if self.open[-1:] == ["script"]:
-            self.scripts.append(data)
-        elif self.open[-1:] != ["style"]:
-            self.text += data
-
-
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
@@ -146,35 +110,23 @@ def test_what_others_wrote_is_text_and_no_markup(seen):
     assert "<script>alert(1)</script>" in seen.text
     assert "{{ 7*7 }}" in seen.text
     assert len(seen.scripts) == 1
-    assert not [
-        tag
-        for tag, _ in seen.found
-        if tag in {"img", "iframe", "object", "link", "base", "form", "foreignobject"}
-    ]
-    assert not [
-        name for _, attributes in seen.found for name in attributes if name.startswith("on")
-    ]
+    foreign = {"img", "iframe", "object", "link", "base", "form", "foreignobject"}
+    assert not foreign & {tag for tag, _ in seen.found}
+    assert not any(name.startswith("on") for _, own in seen.found for name in own)
 
 
 def test_nothing_is_fetched(seen):
-    places = [
-        value
-        for _, attributes in seen.found
-        for name, value in attributes.items()
-        if name in {"href", "src", "action", "xlink:href"}
-    ]
+    pairs = [pair for _, attributes in seen.found for pair in attributes.items()]
+    places = [value for name, value in pairs if name in {"href", "src", "action", "xlink:href"}]
     assert places
     assert all(value.startswith("#") for value in places)
-    values = " ".join(value or "" for _, attributes in seen.found for value in attributes.values())
+    values = " ".join(value or "" for _, value in pairs)
     assert not re.search(r"https?:|//|@import|url\((?!#)", values)
 
 
 def test_only_our_script_may_run(seen):
-    policy = next(
-        attributes["content"]
-        for _, attributes in seen.found
-        if attributes.get("http-equiv") == "Content-Security-Policy"
-    )
+    policies = [own for _, own in seen.found if own.get("http-equiv") == "Content-Security-Policy"]
+    policy = policies[0]["content"]
     digest = b64encode(hashlib.sha256(seen.scripts[0].encode()).digest()).decode()
     assert policy.startswith("default-src 'none'; ")
     assert f"script-src 'sha256-{digest}'" in policy
@@ -234,9 +186,8 @@ def test_what_was_not_asked_for_is_what_the_configuration_has():
 
 
 def test_only_keys_that_differ_are_reported_with_the_value_of_each_rank():
-    differing = report.differences(
-        [{"a": 1, "b": [1]}, {"a": 1, "b": [2], "c": 3}, {}, {"a": 1, "b": [1], "c": 3}]
-    )
+    tables = [{"a": 1, "b": [1]}, {"a": 1, "b": [2], "c": 3}, {}, {"a": 1, "b": [1], "c": 3}]
+    differing = report.differences(tables)
     assert [(d.key, d.values) for d in differing] == [
         ("b", [("[1]", [0, 3]), ("[2]", [1])]),
         ("c", [(report.ABSENT, [0]), ("3", [1, 3])]),
@@ -284,25 +235,17 @@ def cards_of(*paths):
 
 def repeats(loader, rates, load=0.0, **changes):
     """Return runs of one choice that took turns with others."""
-    return [
-        RecordedRun(
-            f"{loader}{seed}",
-            f"{loader}{seed}",
-            choices={"loader": loader, "seed": str(seed)},
-            records_per_s=rate,
-            resources={"usage.others_cpu_cores": load},
-            **changes,
-        )
-        for seed, rate in enumerate(rates)
-    ]
+    runs: list[RecordedRun] = []
+    for seed, rate in enumerate(rates):
+        known = {"choices": {"loader": loader, "seed": str(seed)}, "records_per_s": rate}
+        known["resources"] = {"usage.others_cpu_cores": load}
+        runs.append(RecordedRun(f"{loader}{seed}", f"{loader}{seed}", **known, **changes))
+    return runs
 
 
 def test_repeats_of_one_choice_have_their_median_and_spread(tmp_path):
-    by_title = cards_of(
-        make_run(tmp_path / "slow", slow=2.0),
-        make_run(tmp_path / "fast"),
-        make_run(tmp_path / "bad", code=1),
-    )
+    good = [make_run(tmp_path / "slow", slow=2.0), make_run(tmp_path / "fast")]
+    by_title = cards_of(*good, make_run(tmp_path / "bad", code=1))
     assert by_title["Runs"].detail == "2 finished, 1 failed"
     assert "Fastest" not in by_title
     assert "median of 2 runs of one choice, repeats differ by" in by_title["Speed"].detail
