@@ -33,14 +33,8 @@ def pinned(file: str) -> dict[str, str]:
     """Return the version of each package by its canonical name."""
     lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text().splitlines()]
     requirements = [Requirement(line) for line in lines if line]
-    assert all(
-        [clause.operator for clause in requirement.specifier] == ["=="]
-        for requirement in requirements
-    )
-    return {
-        canonicalize_name(requirement.name): str(requirement.specifier)
-        for requirement in requirements
-    }
+    assert all([clause.operator for clause in own.specifier] == ["=="] for own in requirements)
+    return {canonicalize_name(own.name): str(own.specifier) for own in requirements}
 
 
 def resolve(requirements: list[str], constraints: list[str]) -> subprocess.CompletedProcess[str]:
@@ -49,30 +43,17 @@ def resolve(requirements: list[str], constraints: list[str]) -> subprocess.Compl
     Builds are not isolated, because an isolated build would bring another torch.
     """
     words = [word for file in constraints for word in ("-c", str(ROOT / file))]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--dry-run",
-        "-q",
-        "--no-build-isolation",
-        *words,
-        *requirements,
-    ]
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "-q", "--no-build-isolation"]
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_DEFAULT_TIMEOUT": "15"}
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=280, check=False
-    )
+    pipes = {"capture_output": True, "text": True, "timeout": 280}
+    command += [*words, *requirements]
+    return subprocess.run(command, env=environment, check=False, **pipes)
 
 
 def test_the_two_constraints_files_pin_the_same_versions():
     ours, peers = pinned(OURS), pinned(PEERS)
-    assert {
-        name: (ours[name], peers[name])
-        for name in ours.keys() & peers.keys()
-        if ours[name] != peers[name]
-    } == {}
+    both = ours.keys() & peers.keys()
+    assert {name: ours[name] for name in both} == {name: peers[name] for name in both}
 
 
 @pytest.mark.parametrize("file", [OURS, PEERS])
@@ -87,9 +68,9 @@ def test_a_pinned_version_is_one_that_pyproject_allows(extra):
     wanted = [Requirement(word) for word in EXTRAS.get(extra, PROJECT["dependencies"])]
     for requirement in wanted:
         version = versions.get(canonicalize_name(requirement.name))
-        assert version is None or requirement.specifier.contains(
-            version.removeprefix("=="), prereleases=True
-        ), requirement
+        if version is not None:
+            number = version.removeprefix("==")
+            assert requirement.specifier.contains(number, prereleases=True), requirement
 
 
 @pytest.mark.slow
@@ -98,11 +79,8 @@ def test_what_is_installed_together_can_be(name):
     extras, constraints = TOGETHER[name]
     requirements = [*PROJECT["dependencies"], *(word for extra in extras for word in EXTRAS[extra])]
     done = resolve(requirements, constraints)
-    if (
-        done.returncode
-        and "ResolutionImpossible" not in done.stderr
-        and "conflict" not in done.stderr
-    ):
+    disagree = "ResolutionImpossible" in done.stderr or "conflict" in done.stderr
+    if done.returncode and not disagree:
         last_line = done.stderr.strip().splitlines()[-1:]
         pytest.skip(f"no package index that has them can be reached: {last_line}")
     assert done.returncode == 0, done.stderr

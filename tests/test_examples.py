@@ -18,21 +18,14 @@ OWN = ROOT / "examples" / "own_model_and_data"
 def code_lines(path: Path) -> int:
     """Count the lines of statements, without imports, docstrings, comments and blank lines."""
     tree = ast.parse(path.read_text())
-    skip = {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for line in range(node.lineno, node.end_lineno + 1)
-    }
+    skip: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_docstring or isinstance(node, ast.Import | ast.ImportFrom):
             skip |= set(range(node.lineno, node.end_lineno + 1))
-    lines = enumerate(path.read_text().splitlines(), start=1)
-    return sum(
-        1
-        for number, text in lines
-        if text.strip() and not text.strip().startswith("#") and number not in skip
-    )
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    code = [n for n, line in enumerate(lines, 1) if line and not line.startswith("#")]
+    return len(set(code) - skip)
 
 
 @pytest.mark.slow
@@ -45,27 +38,14 @@ def test_a_model_an_objective_and_arrays_of_ones_own():
     assert is_one_error_line(refused, "C105")
     assert paceline(*words, "allow_targets=[sines]", cwd=Path("own")).code == 0
     assert json.loads(Path("own/run/summary.json").read_text())["val"]["within_10_percent"] > 0.5
-    assert (
-        paceline(
-            *words[:-1],
-            "hydra.run.dir=two",
-            "parallel=ddp",
-            cwd=Path("own"),
-            PACELINE_ALLOW_TARGETS="sines",
-        ).code
-        == 0
-    )
+    ranks = [*words[:-1], "hydra.run.dir=two", "parallel=ddp"]
+    assert paceline(*ranks, cwd=Path("own"), PACELINE_ALLOW_TARGETS="sines").code == 0
 
 
 @pytest.mark.slow
 def test_the_same_parts_from_python():
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "from_python.py"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    command = [sys.executable, ROOT / "examples" / "from_python.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     last = next(line for line in reversed(done.stdout.splitlines()) if "accuracy" in line)
     assert ast.literal_eval(last)["accuracy"] > 0.9
 

@@ -22,33 +22,15 @@ from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import newest_state
 from tests.fakes import Reads
 
-SUMMARY = {
-    "status": str,
-    "reason": str,
-    "steps": int,
-    "run_steps": int,
-    "epochs": int,
-    "wall_s": float,
-    "records_per_s": float,
-    "val": dict,
-    "best": dict,
-    "spans": dict,
-    "train_s": float,
-    "validate_s": float,
-    "skipped_steps": int,
-    "peak_rss_bytes": int,
-    "choices": dict,
-    "notes": list,
-    "stages_s": dict,
-    "queue": dict,
-    "usage": dict,
-    "content": dict,
-    "slow_records": dict,
-    "tuning": dict,
-    "ranks": type(None),  # one rank
-    "effective": dict,
-    "records_per_epoch": int,
+TYPES = {
+    str: "status reason",
+    int: "steps run_steps epochs skipped_steps peak_rss_bytes records_per_epoch",
+    float: "wall_s records_per_s train_s validate_s",
+    dict: "val best spans choices stages_s queue usage content slow_records tuning effective",
+    list: "notes",
+    type(None): "ranks",  # one rank
 }
+SUMMARY = {name: kind for kind, names in TYPES.items() for name in names.split()}
 FILES = {
     *("metrics.jsonl", "run.json", "summary.json", "checkpoints/step-00000006.pt"),
     *("checkpoints/step-00000003.pt", "checkpoints/last.pt", "checkpoints/best.pt"),
@@ -62,9 +44,8 @@ def make_config(dataset, *overrides):
         "augment.mean=[0.25]",
     ]
     with hydra_session("train"):
-        config = resolved(
-            compose("train", ["recipes=digits", f'dataset="{dataset}"', *few, *overrides])
-        )
+        words = ["recipes=digits", f'dataset="{dataset}"', *few, *overrides]
+        config = resolved(compose("train", words))
     settings.check(config)
     return config
 
@@ -126,12 +107,10 @@ def test_the_summary_s_spans_are_parts_of_its_wall_time(run_dir):
     summary = read_json(run_dir / "summary.json")
     spans = summary["spans"]
     assert tuple(spans) == SPANS
-    assert all(
-        span.keys() == {"total_s", "mean_s", "p50_s", "p90_s", "share"} for span in spans.values()
-    )
-    assert (
-        sum(span["total_s"] for span in spans.values()) + summary["validate_s"] <= summary["wall_s"]
-    )
+    keys = {"total_s", "mean_s", "p50_s", "p90_s", "share"}
+    assert all(span.keys() == keys for span in spans.values())
+    total_s = sum(span["total_s"] for span in spans.values())
+    assert total_s + summary["validate_s"] <= summary["wall_s"]
     assert sum(span["share"] for span in spans.values()) == pytest.approx(1.0)
     assert all(span["mean_s"] == pytest.approx(span["total_s"] / 6) for span in spans.values())
     assert all(0 < span["p50_s"] <= span["p90_s"] for span in spans.values())
@@ -139,13 +118,11 @@ def test_the_summary_s_spans_are_parts_of_its_wall_time(run_dir):
 
 
 def test_the_log_has_a_line_for_every_report_and_validation(run_dir):
-    assert [(line["step"], line["epoch"]) for line in lines(run_dir, "train")] == [
-        (2, 1),
-        (3, 1),
-        (4, 2),
-        (6, 2),
-    ]
-    assert [(line["step"], line["epoch"]) for line in lines(run_dir, "val")] == [(3, 1), (6, 2)]
+    def places(split):
+        return [(line["step"], line["epoch"]) for line in lines(run_dir, split)]
+
+    assert places("train") == [(2, 1), (3, 1), (4, 2), (6, 2)]
+    assert places("val") == [(3, 1), (6, 2)]
 
 
 def test_a_training_line_has_every_key(run_dir):
@@ -163,11 +140,9 @@ def test_the_log_and_the_summary_say_how_reading_and_the_machine_went(run_dir):
     summary, logged = read_json(run_dir / "summary.json"), lines(run_dir, "train")
     assert "read" in summary["stages_s"]
     steps = [2, 1, 1, 2]  # of each line
-    told_s = sum(
-        line.get("stages_s", {}).get("read", 0.0) * count
-        for line, count in zip(logged, steps, strict=True)
-    )
-    assert summary["stages_s"]["read"] == pytest.approx(told_s)
+    read_s = [line.get("stages_s", {}).get("read", 0.0) for line in logged]
+    total_s = sum(own * count for own, count in zip(read_s, steps, strict=True))
+    assert summary["stages_s"]["read"] == pytest.approx(total_s)
     assert all(0 <= line["ready"] <= summary["queue"]["depth"] for line in logged)
     assert 0 <= summary["queue"]["ready"] <= summary["queue"]["depth"] == 2
     assert summary["usage"].keys() >= {"cpu_cores", "peak_rss_bytes"}
@@ -181,14 +156,11 @@ def test_run_json_says_what_ran_where_on_which_data(run_dir):
         *("starts", "folder"),
     }
     assert known["starts"][0]["step"] == 0
-    assert {split: known["data"][split]["num_records"] for split in known["data"]} == {
-        "train": 1437,
-        "val": 360,
-    }
-    assert known["versions"]["torch"] == torch.__version__
-    assert {"python", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb"} <= known[
-        "versions"
-    ].keys()
+    counts = {split: known["data"][split]["num_records"] for split in known["data"]}
+    assert counts == {"train": 1437, "val": 360}
+    versions = known["versions"]
+    assert versions["torch"] == torch.__version__
+    assert {"python", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb"} <= versions.keys()
 
 
 def test_run_json_keeps_what_was_known_before(dataset, tmp_path):
@@ -196,11 +168,8 @@ def test_run_json_keeps_what_was_known_before(dataset, tmp_path):
     write_object(tmp_path / "run.json", before)
     trained(dataset, tmp_path, "max_steps=1")
     known = read_json(tmp_path / "run.json")
-    assert (known["command"], known["overrides"], known["mine"]) == (
-        ["paceline", "train"],
-        ["epochs=1"],
-        1,
-    )
+    assert (known["command"], known["overrides"]) == (["paceline", "train"], ["epochs=1"])
+    assert known["mine"] == 1
     assert known["data"].keys() == {"train", "val"}
 
 
@@ -218,10 +187,8 @@ def test_tensorboard_shows_the_log_s_losses(run_dir):
 
 
 def test_the_same_seed_learns_the_same_and_another_one_does_not(dataset, run_dir, tmp_path):
-    again, other = (
-        trained(dataset, tmp_path / "again"),
-        trained(dataset, tmp_path / "other", "seed=1"),
-    )
+    again = trained(dataset, tmp_path / "again")
+    other = trained(dataset, tmp_path / "other", "seed=1")
     assert again["val"] == read_json(run_dir / "summary.json")["val"]
     assert other["val"] != again["val"]
 
@@ -232,11 +199,9 @@ def test_a_run_that_is_stopped_says_so_and_is_resumed_to_the_same_log(dataset, r
     summary = trained(dataset, tmp_path, f'resume.run="{tmp_path}"')
     assert (summary["status"], summary["steps"]) == ("finished", 6)
     assert lines(tmp_path, "val")[-1]["loss"] == lines(run_dir, "val")[-1]["loss"]
-    weights = [
-        torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
-        for folder in (tmp_path, run_dir)
-    ]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    files = (folder / "checkpoints" / "last.pt" for folder in (tmp_path, run_dir))
+    own, whole = (torch.load(file, weights_only=True) for file in files)
+    assert all(torch.equal(own[name], whole[name]) for name in whole)
 
 
 def test_notes_of_parts_are_printed_and_kept(dataset, tmp_path):
@@ -250,10 +215,8 @@ def test_notes_of_parts_are_printed_and_kept(dataset, tmp_path):
 
 def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
     trained(dataset, tmp_path, "ema_decay=0.5", "max_steps=2")
-    state, last = (
-        newest_state(tmp_path).state,
-        torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True),
-    )
+    state = newest_state(tmp_path).state
+    last = torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
     assert all(torch.equal(last[name], value) for name, value in state["average"].items())
     assert any(not torch.equal(last[name], value) for name, value in state["model"].items())
 
@@ -262,11 +225,8 @@ def test_with_the_clock_off_the_losses_are_equal_and_no_span_is_reported(
     dataset, run_dir, tmp_path
 ):
     summary = trained(dataset, tmp_path, "clock=false")
-    means = [
-        [(line["step"], line["loss"]) for line in lines(folder, "train")]
-        for folder in (tmp_path, run_dir)
-    ]
-    assert means[0] == means[1]
+    own, whole = (lines(folder, "train") for folder in (tmp_path, run_dir))
+    assert [line["loss"] for line in own] == [line["loss"] for line in whole]
     assert summary["spans"] == {}
     assert summary["records_per_s"] > 0
     assert not [name for name in lines(tmp_path, "train")[0] if name.startswith("wait")]
@@ -276,13 +236,8 @@ def test_with_the_clock_off_the_losses_are_equal_and_no_span_is_reported(
 def test_with_the_clock_on_no_number_is_read_between_two_reports(dataset, tmp_path, loader):
     counts, reads = [], Reads()
     with reads:
-        trained(
-            dataset,
-            tmp_path,
-            f"loader={loader}",
-            "report_every=100",
-            stop=lambda: counts.append(reads.count) or False,
-        )
+        words = (f"loader={loader}", "report_every=100")
+        trained(dataset, tmp_path, *words, stop=lambda: counts.append(reads.count) or False)
     assert counts[:3] == [counts[0]] * 3  # the first epoch's steps; its report comes after
     assert counts[3:] == [counts[3]] * 3
 
@@ -294,9 +249,8 @@ def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
     trace = read_json(traced / "profile" / "rank0.pt.trace.json")
     names = {event.get("name") for event in trace["traceEvents"]}
     assert names >= {*SPANS, "aten::conv2d"}
-    assert [line["loss"] for line in lines(traced, "train")] == [
-        line["loss"] for line in lines(plain, "train")
-    ]
+    own, other = (lines(folder, "train") for folder in (traced, plain))
+    assert [line["loss"] for line in own] == [line["loss"] for line in other]
 
 
 # ------------------------------------------------------------------------------------------- errors
@@ -318,42 +272,27 @@ def test_a_resumed_run_has_not_ended(dataset, tmp_path):
 
 
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
-    with pytest.raises(
-        CheckpointError,
-        match=r"^error\[K105\]: resume = .*: "
-        r"was saved with other values of model.width \(4, now 8\)",
-    ):
-        trained(dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"')
-    with pytest.raises(
-        CheckpointError,
-        match=r"^error\[K103\]: resume = .*: its state does not fit this configuration",
-    ):
-        trained(
-            dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"', "resume.allow=[model]"
-        )
+    words = ("model.width=8", f'resume.run="{run_dir}"')
+    what = r"K105.*was saved with other values of model.width \(4, now 8\)"
+    with pytest.raises(CheckpointError, match=what):
+        trained(dataset, tmp_path, *words)
+    with pytest.raises(CheckpointError, match=r"K103.*its state does not fit this configuration"):
+        trained(dataset, tmp_path, *words, "resume.allow=[model]")
 
 
 def test_a_sink_that_cannot_be_made_leaves_the_others_closed(dataset, tmp_path):
     before = set(threading.enumerate())
+    wrong = "+sink.wrong={_target_: framework.sink.jsonl.JsonlSink, colour: red}"
     with pytest.raises(ConfigError, match=r"^error\[C106\]: sink.wrong"):
-        trained(
-            dataset, tmp_path, "+sink.wrong={_target_: framework.sink.jsonl.JsonlSink, colour: red}"
-        )
+        trained(dataset, tmp_path, wrong)
     assert set(threading.enumerate()) == before
 
 
 def test_choices_are_the_names_of_modules():
-    blocks = {
-        name: {"_target_": f"framework.{name}.chosen.Part"}
-        for name in ("loader", "parallel", "precision")
-    }
-    config = {"data": {"source": {"_target_": "framework.data.mine.source"}}, **blocks}
-    assert choices(config) == {
-        "data": "mine",
-        "loader": "chosen",
-        "parallel": "chosen",
-        "precision": "chosen",
-    }
+    groups = ("loader", "parallel", "precision")
+    config = {name: {"_target_": f"framework.{name}.chosen.Part"} for name in groups}
+    config["data"] = {"source": {"_target_": "framework.data.mine.source"}}
+    assert choices(config) == {"data": "mine", **dict.fromkeys(groups, "chosen")}
 
 
 # ------------------------------------------------------------------------------------------- tuning
