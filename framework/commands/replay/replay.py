@@ -72,11 +72,11 @@ def replay_here(job: "RankedJob") -> RunOutcome:
         return RunOutcome(0, "replayed")
     with counted_bar("replaying step") as update:
 
-        def tell(step: int, last: int) -> None:
+        def progress(step: int, last: int) -> None:
             update(completed=step, total=last)
 
         note = partial(say, file=sys.stderr)
-        replayed = RunAgain(run_dir, step, job.allowed, note, tell).take()
+        replayed = RunAgain(run_dir, step, job.allowed, note, progress).take()
     show_replay(*replayed, run_dir)
     return RunOutcome(0, "replayed")
 

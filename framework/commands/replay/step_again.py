@@ -166,8 +166,8 @@ def choose_step(text: str, history: RunHistory) -> StepSearch:
 class RunAgain:
     """A run one of whose steps can be taken again; a Sink that compares reports on the way.
 
-    All ranks call the same methods. ``tell`` is called after every step with its number and that of
-    the last. CheckpointError K120 for no run, ConfigError C340 to C343 if there is no such step.
+    All ranks call the same methods. ``progress`` is called after every step with its number and that
+    of the last. CheckpointError K120 for no run, ConfigError C340 to C343 if there is no such step.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class RunAgain:
         text: str,
         allowed: Sequence[str] = (),
         note: Callable[[str], None] = lambda _: None,
-        tell: Callable[[int, int], None] = lambda *_: None,
+        progress: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
         read_config(run_dir)
         self.history = read_history(run_dir)
@@ -184,10 +184,10 @@ class RunAgain:
         self._where = f"step = {text}"
         self._allowed = tuple(allowed)
         self._note = note
-        self._tell = tell
+        self._progress = progress
         self._logged = {report.last: report.means for report in self.history.reports}
-        self._repeated: set[int] = set()  # last steps of reports that came out equal, bit by bit
-        self._differing: set[int] = set()  # and of those that did not
+        self._repeated: set[int] = set()  # last steps of reports that are equal, bit by bit
+        self._differing: set[int] = set()  # last steps of reports that differ
         self._begin = 0  # the step of the state
         self._ended = ""  # the error that ended the run, if it was met
 
@@ -197,8 +197,8 @@ class RunAgain:
         ConfigError C343 if it is not found or not taken, DataError D340 if the data has changed.
 
         Returns:
-            What ``replay.json`` holds, and the forward passes of the step. The records stand with
-            the highest loss first, each with its place among those of the passes.
+            What ``replay.json`` holds, and the forward passes of the step. The records are sorted
+            by loss, the highest first, each with its place among those of the passes.
         """
         torch.set_num_threads(threads_per_rank())
         start, search = time.perf_counter(), self.search
@@ -242,7 +242,9 @@ class RunAgain:
         step = target or first
         self._begin, state = self._state_before(first, step)
         first = max(first, self._begin + 1)
-        watch = watched_steps.StepWatch(first, last, target, lambda step: self._tell(step, last))
+        watch = watched_steps.StepWatch(
+            first, last, target, lambda step: self._progress(step, last)
+        )
         position, parallel = self._begin, self.history.config_of(step)["parallel"]
         starts = [part["step"] for part in self.history.facts.get("starts", [])]
         while True:  # a run that was resumed has parts with other configurations

@@ -1,4 +1,4 @@
-"""Look at the steps of a Trainer from its parts, without changing a bit of what it learns."""
+"""Watch the steps of a Trainer through its parts. What it trains stays the same, bit by bit."""
 
 import io
 import math
@@ -29,7 +29,7 @@ class LastStepTaken(Exception):
 
 @dataclass
 class StepFacts:
-    """What a step, counted from 1, came to."""
+    """The results of a step. Steps are counted from 1."""
 
     step: int
     epoch: int = 0  # counted from 1
@@ -43,7 +43,7 @@ class StepFacts:
 
 @dataclass
 class WatchedPass:
-    """A forward pass of the step that is looked at closely."""
+    """A forward pass of the step that is replayed."""
 
     batch: Batch  # the records as the model got them
     outputs: list[Any] = field(default_factory=list[Any])  # of the model, call by call
@@ -55,18 +55,18 @@ class StepWatch:
     """Facts of the steps from ``first`` to ``last``, while a Trainer takes them.
 
     It takes the place of the Trainer's loader. The passes and gradients of the step ``target`` are
-    kept. ``tell`` is called after every step.
+    kept. ``progress`` is called after every step with the number of steps.
     """
 
     parts: Parts  # the Trainer's, unwatched
 
     def __init__(
-        self, first: int, last: int, target: int | None, tell: Callable[[int], None]
+        self, first: int, last: int, target: int | None, progress: Callable[[int], None]
     ) -> None:
         self._first = first
         self._last = last
         self.target = target
-        self._tell = tell
+        self._progress = progress
         self.facts: dict[int, StepFacts] = {}
         self.passes: list[WatchedPass] = []
         self.failure = ""  # why losses of records are not known
@@ -125,7 +125,7 @@ class StepWatch:
         self.parts.train.close()
 
     def passed(self, objective: Objective, model: nn.Module, batch: Batch) -> Outcome:
-        """Pass a batch to the model as the Trainer does, and keep what comes of it."""
+        """Pass a batch to the model as the Trainer does, and keep the outcome."""
         facts = self.present
         if facts is None or not self._is_open:
             return objective(model, batch)
@@ -160,7 +160,7 @@ class StepWatch:
                     self.failure = f"{type(error).__name__}: {words_of(error)}"
         self._is_open = False
         self._step += 1
-        self._tell(self._step)
+        self._progress(self._step)
         return False
 
 

@@ -158,12 +158,17 @@ def labeled(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
             if value != UNKNOWN:
                 words.append(value if is_clear else f"{key}={value}")
         labels.append(" · ".join(words) or run.name)
-    for ending in ("({run.name})", "#{number}") if keys else ("#{number}",):
-        counts = Counter(labels)
-        for number, run in enumerate(runs):
-            if counts[labels[number]] > 1:
-                labels[number] += " " + ending.format(run=run, number=number)
+    if keys:
+        labels = _unique(labels, [f" ({run.name})" for run in runs])
+    labels = _unique(labels, [f" #{number}" for number in range(len(runs))])
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def _unique(labels: Sequence[str], endings: Sequence[str]) -> list[str]:
+    """Add its ending to every label that occurs twice."""
+    counts = Counter(labels)
+    pairs = zip(labels, endings, strict=True)
+    return [label + ending if counts[label] > 1 else label for label, ending in pairs]
 
 
 class Difference(NamedTuple):

@@ -30,7 +30,7 @@ def resumed(arguments: list[str]) -> list[str]:
 
     Raises:
         CheckpointError: K101 if the directory holds no run.
-        ConfigError: C125 for a run.json that says more than a run's own words, C127 for
+        ConfigError: C125 for a run.json that contains more than a run's own words, C127 for
             ``resume=auto`` without a directory, or with one that differs each time.
     """
     resume = typed_value(arguments, "resume") or typed_value(arguments, "resume.run")
@@ -69,7 +69,7 @@ def resumed(arguments: list[str]) -> list[str]:
 
 
 def to_repeat(overrides: list[str]) -> list[str]:
-    """Return the words that a resumed run repeats. What may be called has to be allowed anew."""
+    """Return the words that a resumed run repeats. Every start has to allow its own packages."""
     others = ("resume", "allow_targets=")
     return [word for word in overrides if not word.lstrip("+").startswith(others)]
 
@@ -99,7 +99,7 @@ def _auto_run_dir(words: list[str]) -> Path:
 def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
     """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``.
 
-    ConfigError C125 for a run.json that starts something, which may come from somebody else.
+    ConfigError C125 for a run.json that starts something: the file may come from another person.
     """
     where = f"resume = {resume}"
     check_entry(run_dir)
@@ -144,9 +144,9 @@ def _reached(word: str, folder: str) -> str:
 
 
 def _is_replaced(key: str, typed: set[str]) -> bool:
-    """Return whether a word of the earlier run is typed anew, or about a choice that changed.
+    """Return whether a word of the earlier run is typed again, or belongs to a replaced choice.
 
-    The names of the data are not about the choice of a reader.
+    The names of the data do not belong to the choice of a reader.
     """
     group, _, name = key.partition(".")
     names_data = group == "data" and name.split(".")[0] in DATA_PATHS

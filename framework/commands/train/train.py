@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Config = dict[str, Any]
 PATIENCE_S = 60.0  # how long a requeued job waits for the job before it
 CLAIMED = (FACTS, "config.yaml", run_files.RESOLVED)
-# Files of a run that failed before its first step. ``exit.json`` goes last: it says so.
+# Files of a run that failed before its first step. ``exit.json``, which says so, is removed last.
 LEFT_BY_FAILED = (*CLAIMED, "debug.log", ENDED)
 LOCK = "run.lock"
 STOPPED = (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED, errors.EXIT_TERMINATED)
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
     if len(typed.jobs) > 1:
         print_sweep(typed.jobs)
         started = [job.run_dir for job in typed.jobs if not job.refusal]
-        if started and not stopped:  # what goes wrong there is said there: the runs matter more
+        if started and not stopped:  # the sweep does not fail if its page does
             page = Path(os.path.commonpath([run_dir.parent for run_dir in started]), "report.html")
             report = [sys.executable, "-m", "framework", "report", *map(str, started)]
             subprocess.run([*report, f"page={page}"], check=False)  # noqa: S603
@@ -222,7 +222,7 @@ def _meeting(config: Config) -> "Meeting | None":
     num_nodes = config["parallel"].get("num_nodes", 1)
     if num_nodes == 1 or "RANK" in os.environ:
         return None
-    # torch's sockets complain of hosts without a name; what fails, our own messages say
+    # torch's sockets complain of hosts without a name. Our own messages say what fails.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from framework.parallel.start_ranks import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
 
@@ -238,7 +238,7 @@ def in_use(run_dir: Path) -> Generator[None]:
     run_files.check_entry(run_dir)
     fix = "wait until it ends, or stop it"
 
-    def tell(holder: str) -> None:
+    def note_wait(holder: str) -> None:
         what = f"{holder} is training there; waiting up to {PATIENCE_S:.0f} s for its end"
         say(f"note: {run_dir}: {what}", sys.stderr)
 
@@ -246,7 +246,7 @@ def in_use(run_dir: Path) -> Generator[None]:
         run_dir / LOCK,
         lambda holder: ResourceError(108, str(run_dir), f"{holder} is training there", fix),
         patience_s=PATIENCE_S,
-        waits=tell,
+        waits=note_wait,
         needed=False,
     )
     with undone(lambda _: discard_if_empty(run_dir)), lock:

@@ -93,7 +93,7 @@ class Grid(NamedTuple):
 
 
 def present(config: Config, facts: ReadFacts, loader: str) -> Candidate:
-    """Return the present settings. The depth of a user's loader, a dotted name, is left alone."""
+    """Return the present settings. A user's loader, which has a dotted name, keeps its depth."""
     kind = "thread"
     if facts.num_workers:
         kind = config["workers"]["kind"] or facts.kinds[0]
