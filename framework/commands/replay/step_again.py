@@ -166,8 +166,9 @@ def choose_step(text: str, history: RunHistory) -> StepSearch:
 class RunAgain:
     """A run one of whose steps can be taken again; a Sink that compares reports on the way.
 
-    All ranks call the same methods. ``progress`` is called after every step with its number and that
-    of the last. CheckpointError K120 for no run, ConfigError C340 to C343 if there is no such step.
+    All ranks call the same methods. ``progress`` is called after every step with its number and
+    that of the last. CheckpointError K120 for no run, ConfigError C340 to C343 if there is no such
+    step.
     """
 
     def __init__(
