@@ -80,7 +80,21 @@ class Pipeline:
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None and not self.evaluation:
             return images
-        names, compose = self._compose(tuple(images))
+        known: dict[tuple[str, ...], tuple[dict[str, str], Any]]
+        known = vars(self._of_thread).setdefault("known", {})
+        fields = tuple(images)
+        if fields not in known:
+            library = _import()
+            names = {field: f"field{number}" for number, field in enumerate(fields)}
+            kinds = {field: "mask" if field in self.masks else "image" for field in fields}
+            targets = {names[field]: kind for field, kind in kinds.items()}
+            pictures = [field for field, kind in kinds.items() if kind == "image"]
+            if pictures:  # the library asks for an ``image``
+                del targets[names[pictures[0]]]
+                names[pictures[0]] = "image"
+            steps = _make_all(library, self.steps, "transform.pipeline")
+            known[fields] = names, library.Compose(steps, additional_targets=targets)
+        names, compose = known[fields]
         # set_random_seed would start every step alike: two kinds of flips would always coincide
         compose.set_random_state(np.random.default_rng(seed or 0), Random(seed or 0))  # noqa: S311
         changed = compose(**{names[field]: self._swapped(field, images[field]) for field in images})
@@ -92,23 +106,6 @@ class Pipeline:
 
     def _swapped(self, field: str, image: Any) -> Any:
         return IGNORE - image if field in self.inverted else image
-
-    def _compose(self, fields: tuple[str, ...]) -> tuple[dict[str, str], Any]:
-        """Return the library's name of each field, and the pipeline. One image is ``image``."""
-        known: dict[tuple[str, ...], tuple[dict[str, str], Any]]
-        known = vars(self._of_thread).setdefault("known", {})
-        if fields not in known:
-            library = _import()
-            names = {field: f"field{number}" for number, field in enumerate(fields)}
-            kinds = {field: "mask" if field in self.masks else "image" for field in fields}
-            targets = {names[field]: kind for field, kind in kinds.items()}
-            pictures = [field for field, kind in kinds.items() if kind == "image"]
-            if pictures:
-                del targets[names[pictures[0]]]
-                names[pictures[0]] = "image"
-            steps = _make_all(library, self.steps, "transform.pipeline")
-            known[fields] = names, library.Compose(steps, additional_targets=targets)
-        return known[fields]
 
 
 def _params(step: Step) -> Iterator[Mapping[str, Any]]:
