@@ -205,7 +205,18 @@ class _Expression:
             if isinstance(right, LISTS) != isinstance(kind, ast.In | ast.NotIn):
                 raise self.error(f"{words!r} needs a list after 'in', and only there")
             names = [_field(side) for side in (left, right)]
-            pair = [self._side(side, names) for side in (left, right)]
+            pair: list[Any] = []  # the values of all things, or a constant, or a list of constants
+            for side, name in zip((left, right), names, strict=True):
+                if name is not None:
+                    values = self._facts.answer(name)
+                    if values is None:
+                        what = f"{name!r} is not known of every {self._words.thing}"
+                        raise self.error(what, _choose(self._facts))
+                    pair.append(values)
+                elif isinstance(side, LISTS):
+                    pair.append([self._constant(item, names) for item in side.elts])
+                else:
+                    pair.append(self._constant(side, names))
             if names == [None, None]:
                 raise self.error(f"{words!r} compares no field of the {self._words.thing}s")
             are_texts: set[bool] = set()
@@ -222,19 +233,6 @@ class _Expression:
             except OverflowError as error:
                 raise self.error("has a number that is too large") from error
         return np.logical_and.reduce(truths)
-
-    def _side(self, node: ast.expr, names: list[str | None]) -> Any:
-        """Return the value of one side: of all things, or a constant, or a list of constants."""
-        name = _field(node)
-        if name is None and isinstance(node, LISTS):
-            return [self._constant(item, names) for item in node.elts]
-        if name is None:
-            return self._constant(node, names)
-        values = self._facts.answer(name)
-        if values is None:
-            what = f"{name!r} is not known of every {self._words.thing}"
-            raise self.error(what, _choose(self._facts))
-        return values
 
     def _constant(self, node: ast.expr, names: list[str | None]) -> Any:
         """Return a number or a text. Beside ``label``, the name of a class is its number."""
