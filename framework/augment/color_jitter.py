@@ -112,7 +112,10 @@ def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | 
 
 
 def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
-    """Do those of the four ``steps`` whose bit is set. ``factors``: float32 [B] of each."""
+    """Do those of the four ``steps`` whose bit is set. ``factors``: float32 [B] of each.
+
+    That of the hue is in sixths of the color circle.
+    """
     brightness, contrast, saturation, sixths = factors
     if steps & BRIGHTNESS:
         image = _blend(image, 0.0, brightness)
@@ -123,31 +126,10 @@ def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
         image = _blend(image, mean, contrast)
     if steps & SATURATION:
         image = _blend(image, _gray(image), saturation)
-    if steps & HUE:
-        image = _turned(image, sixths)
-    return image
-
-
-def _blend(image: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
-    """Return ``factor`` (float32 [B]) of ``image`` plus the rest of ``other``, within [0, 1]."""
-    factor = factor.view(-1, 1, 1, 1)
-    return (image * factor).add_((1 - factor) * other).clamp_(0, 1)
-
-
-def _gray(image: Tensor) -> Tensor:
-    """Return [B, 1, H, W]. Source: ITU-R BT.601's weights, as torchvision rounds them."""
-    if image.shape[1] == 1:
+    if not steps & HUE:
         return image
-    red, green, blue = image.split(1, 1)
-    return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114)
-
-
-def _turned(image: Tensor, sixths: Tensor) -> Tensor:
-    """Move the hue by ``sixths`` (float32 [B]) of the color circle.
-
-    Source: Smith, "Color gamut transform pairs", there and back in one formula. A channel is full
-    for two sixths, falls for one, is empty for two and rises for one, a third after the last one.
-    """
+    # Source: Smith, "Color gamut transform pairs", there and back in one formula. A channel is full
+    # for two sixths, falls for one, is empty for two and rises for one, a third after the last one.
     red, green, blue = image.split(1, 1)
     value = image.amax(1, keepdim=True)
     chroma = value - image.amin(1, keepdim=True)
@@ -163,3 +145,17 @@ def _turned(image: Tensor, sixths: Tensor) -> Tensor:
         place = place - (place * (1 / 6)).floor_().mul_(6)
         channels.append(value - torch.minimum(place, 4 - place).clamp_(0, 1).mul_(chroma))
     return torch.cat(channels, 1)
+
+
+def _blend(image: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
+    """Return ``factor`` (float32 [B]) of ``image`` plus the rest of ``other``, within [0, 1]."""
+    factor = factor.view(-1, 1, 1, 1)
+    return (image * factor).add_((1 - factor) * other).clamp_(0, 1)
+
+
+def _gray(image: Tensor) -> Tensor:
+    """Return [B, 1, H, W]. Source: ITU-R BT.601's weights, as torchvision rounds them."""
+    if image.shape[1] == 1:
+        return image
+    red, green, blue = image.split(1, 1)
+    return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114)

@@ -45,7 +45,33 @@ class Compose(AugmentTraits):
             if not callable(part):
                 fix = f"add +augment@augment.parts.{name}=CHOICE"
                 raise TypeError(f"parts.{name} = {part} is no augment: {fix}")
-        _check_pixels(parts)
+        # each part must fit the range of the pixels that others made
+        normalized: dict[str, str] = {}  # fields, and by which part
+        scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
+        for place, part in flat_parts(parts):
+            traits = traits_of(part)
+            for field in traits.unit_fields:
+                if field not in normalized:
+                    continue
+                other = normalized[field]
+                what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
+                raise ValueError(f"{what}: put it before {other}")
+            from_0_to_1 = scaled.keys() - normalized.keys()
+            if max(traits.value, default=0) > 1:
+                for field in traits.painted_fields:
+                    if field not in from_0_to_1:
+                        continue
+                    what = f"{place}.value = {list(traits.value)} is above 1"
+                    what += f", and {scaled[field]} before it"
+                    raise ValueError(f"{what} makes pixels from 0 to 1: give values from 0 to 1")
+            for field in traits.normalized_fields:
+                if field in normalized:
+                    other = normalized[field]
+                    what = f"{place} normalizes {field}, and {other} before it has already"
+                    fix = "set mean and std of one of them to null, or leave it out"
+                    raise ValueError(f"{what}: {fix}")
+            normalized |= dict.fromkeys(traits.normalized_fields, place)
+            scaled |= dict.fromkeys(traits.scaled_fields, place)
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in parts.values())
         starts = accumulate((part.num_draws for part in parts.values()), initial=0)
@@ -89,30 +115,6 @@ def flat_parts(parts: Mapping[str, Augment], place: str = "parts") -> Iterator[t
             yield from flat_parts(part.parts, f"{place}.{name}.parts")
         else:
             yield f"{place}.{name}", part
-
-
-def _check_pixels(parts: Mapping[str, Augment]) -> None:
-    """Raise ValueError if a part does not fit the range of the pixels that others made."""
-    normalized: dict[str, str] = {}  # fields, and by which part
-    scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
-    for place, part in flat_parts(parts):
-        traits = traits_of(part)
-        for other in (normalized[field] for field in traits.unit_fields if field in normalized):
-            what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
-            raise ValueError(f"{what}: put it before {other}")
-        from_0_to_1 = scaled.keys() - normalized.keys()
-        if max(traits.value, default=0) > 1:
-            for other in (scaled[field] for field in traits.painted_fields if field in from_0_to_1):
-                what = f"{place}.value = {list(traits.value)} is above 1, and {other} before it"
-                raise ValueError(f"{what} makes pixels from 0 to 1: give values from 0 to 1")
-        for field in traits.normalized_fields:
-            if field in normalized:
-                other = normalized[field]
-                what = f"{place} normalizes {field}, and {other} before it has already"
-                fix = "set mean and std of one of them to null, or leave it out"
-                raise ValueError(f"{what}: {fix}")
-        normalized |= dict.fromkeys(traits.normalized_fields, place)
-        scaled |= dict.fromkeys(traits.scaled_fields, place)
 
 
 def finish_with(

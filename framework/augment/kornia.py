@@ -61,16 +61,12 @@ class Kornia(PixelAugment):
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
-        images = [unit(batch[name]) for name in self.fields]
-        if draws is not None:
-            maps = [inverted(batch[name]).float() for name in self.labels]
-            images = self._changed([*images, *maps], draws)
-            for name, moved in zip(self.labels, images[len(self.fields) :], strict=True):
-                result[name] = inverted(moved.to(torch.uint8))
-        result |= dict(zip(self.fields, images, strict=False))
-        return result
-
-    def _changed(self, images: list[Tensor], draws: Tensor) -> list[Tensor]:
+        for name in self.fields:
+            result[name] = unit(batch[name])
+        if draws is None:
+            return result
+        images = [result[name] for name in self.fields]
+        images += [inverted(batch[name]).float() for name in self.labels]
         size = len(draws) if self.together else 1
         devices = [draws.device] if draws.is_cuda else []
         parts: list[list[Tensor]] = []
@@ -83,4 +79,9 @@ class Kornia(PixelAugment):
                     torch.cuda.manual_seed(seed)  # some augmentations draw on the device
                 part = self.sequence(*(image[start : start + size] for image in images))
                 parts.append([part] if isinstance(part, Tensor) else list(part))
-        return [torch.cat(column) for column in zip(*parts, strict=True)]
+        names = (*self.fields, *self.labels)
+        for name, column in zip(names, zip(*parts, strict=True), strict=True):
+            result[name] = torch.cat(column)
+        for name in self.labels:
+            result[name] = inverted(result[name].to(torch.uint8))
+        return result
