@@ -141,7 +141,22 @@ class DALISource(WorkerSource[BatchReader]):
                 under_way = [indices for indices, _ in self._under_way]
                 raise self._explain(error, under_way) from error
             indices, _ = self._under_way.popleft()
-            batch = self._turned(dict(zip(self._names, tensors, strict=True)))
+            batch: Batch = dict(zip(self._names, tensors, strict=True))
+            for name, waiting in self._turns.items():
+                turned = waiting.popleft()
+                if not turned.any():
+                    continue
+                images = batch[name]
+                exchanged = images.transpose(2, 3)
+                if turned.all():
+                    batch[name] = exchanged.contiguous()
+                elif images.shape[2] != images.shape[3]:
+                    what = f"turned, the {name} of a record has another size than the others"
+                    where = self.manifest.source or "the store"
+                    raise DataError(107, where, what, "add a transform that cuts squares")
+                else:
+                    where = turned.to(images.device).view(-1, 1, 1, 1)
+                    batch[name] = torch.where(where, exchanged, images)
             yield {"index": indices.clone(), **batch, **self._ragged.popleft()}
         if self._failure is not None:
             raise self._failure
@@ -155,24 +170,6 @@ class DALISource(WorkerSource[BatchReader]):
                 return
             self._under_way.append((request.indices, inputs))
             yield inputs
-
-    def _turned(self, batch: Batch) -> Batch:
-        for name, waiting in self._turns.items():
-            turned = waiting.popleft()
-            if not turned.any():
-                continue
-            images = batch[name]
-            exchanged = images.transpose(2, 3)
-            if turned.all():
-                batch[name] = exchanged.contiguous()
-            elif images.shape[2] != images.shape[3]:
-                what = f"turned, the {name} of a record has another size than the others"
-                where = self.manifest.source or "the store"
-                raise DataError(107, where, what, "add a transform that cuts squares")
-            else:
-                where = turned.to(images.device).view(-1, 1, 1, 1)
-                batch[name] = torch.where(where, exchanged, images)
-        return batch
 
     def _copies(self, outputs: Any) -> list[Tensor]:
         """Return copies of DALI's outputs, whose memory DALI reuses once they are dropped.
@@ -268,7 +265,7 @@ class DALISource(WorkerSource[BatchReader]):
             windows = transform.windows(sizes, numbers)
             flips = (windows[:, 4:] & bits).ne(0)
             if transform.turns:
-                # ``_turned`` exchanges rows and columns last, and so the sides that are flipped
+                # ``_run`` exchanges rows and columns last, and so the sides that are flipped
                 turned = flips[:, 2]
                 exchanged = flips[:, [1, 0]]
                 flips = torch.where(turned.unsqueeze(1), exchanged, flips[:, :2])

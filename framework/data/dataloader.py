@@ -264,7 +264,18 @@ class LoaderSource(Source):
             what = "they cut every batch, and batches without a sampler come whole"
             fix = "give torch's DataLoader over a Dataset with __getitem__, or choose parallel=ddp"
             raise ConfigError(174, where, what, fix)
-        if self._num_different(_content(self._head[0].batch)) < order.world_size:
+        content = b""
+        for name, value in self._head[0].batch.items():
+            if name == "index":  # differs over the ranks, whatever they get
+                continue
+            content += name.encode()
+            for tensor in leaves(value):
+                if tensor.layout == torch.strided:
+                    flat = tensor.detach().cpu().contiguous().flatten()
+                    content += flat.view(torch.uint8).numpy().tobytes()
+            if isinstance(value, list) and value and isinstance(value[0], str | int | float):
+                content += repr(value).encode()
+        if self._num_different(content) < order.world_size:
             what = "gives several ranks the same batches"
             fix = (
                 "let each rank yield records of its own, by RANK and WORLD_SIZE in os.environ, or "
@@ -363,8 +374,17 @@ class LoaderSource(Source):
         with kept_generators(user_data.HOST), closing(self._first_batches(self._ahead)) as batches:
             batch: Batch = next(batches, {})
             while batch and len(batch["index"]) < count:
-                joined = _joined(batch, next(batches, {}))
-                if joined is None:
+                more: Batch = next(batches, {})
+                joined: Batch = {}
+                for name, value in batch.items():
+                    other = more.get(name)
+                    if isinstance(value, list) and isinstance(other, list):
+                        joined[name] = [*value, *other]
+                    if not isinstance(value, Tensor) or not isinstance(other, Tensor):
+                        continue
+                    if value.dim() and value.shape[1:] == other.shape[1:]:
+                        joined[name] = torch.cat([value, other])
+                if not joined.keys() == batch.keys() == more.keys():
                     break
                 batch = joined
         if not batch:
@@ -435,7 +455,15 @@ class LoaderSource(Source):
             raise
         except (Exception, SystemExit) as error:
             fix = f"correct it, or {self._place}"
-            fault = user_error(error, about=self._place, fix=fix) or _worker_error(error, fix)
+            fault = user_error(error, about=self._place, fix=fix)
+            if fault is None and "DataLoader worker" in (text := str(error)):
+                # It holds the traceback in the worker, which may name a line of the user's code.
+                for file, line, function in reversed(FRAME.findall(text)):
+                    place = user_line(file, int(line))
+                    if place is not None:
+                        what = f"in {function}: {text.strip().splitlines()[-1]}"
+                        fault = UserCodeError(100, place, what, fix)
+                        break
             raise fault or DataError(233, self._place, plain(error), fix) from error
 
 
@@ -515,45 +543,3 @@ def _size(batch: Batch, where: str) -> int:
         fix = "return a tensor or a list of one value per record"
         raise DataError(235, where, "has no number of records", fix)
     return len(values[0])
-
-
-def _joined(batch: Batch, more: Batch) -> Batch | None:
-    joined: Batch = {}
-    for name, value in batch.items():
-        other = more.get(name)
-        if isinstance(value, list) and isinstance(other, list):
-            joined[name] = [*value, *other]
-        if not isinstance(value, Tensor) or not isinstance(other, Tensor) or not value.dim():
-            continue
-        if value.shape[1:] == other.shape[1:]:
-            joined[name] = torch.cat([value, other])
-    return joined if joined.keys() == batch.keys() == more.keys() else None
-
-
-def _content(batch: Batch) -> bytes:
-    """Return all but ``index``, which differs over the ranks, whatever they get."""
-    content = b""
-    for name, value in batch.items():
-        if name == "index":
-            continue
-        content += name.encode()
-        for tensor in leaves(value):
-            if tensor.layout == torch.strided:
-                flat = tensor.detach().cpu().contiguous().flatten()
-                content += flat.view(torch.uint8).numpy().tobytes()
-        if isinstance(value, list) and value and isinstance(value[0], str | int | float):
-            content += repr(value).encode()
-    return content
-
-
-def _worker_error(error: BaseException, fix: str) -> UserCodeError | None:
-    """Return error U100 if torch tells, as text, of an exception in the user's code."""
-    text = str(error)
-    frames = FRAME.findall(text)
-    if "DataLoader worker" not in text or not frames:
-        return None
-    last_line = text.strip().splitlines()[-1]
-    for file, line, function in reversed(frames):
-        if (place := user_line(file, int(line))) is not None:
-            return UserCodeError(100, place, f"in {function}: {last_line}", fix)
-    return None

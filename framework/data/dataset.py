@@ -248,13 +248,13 @@ class DatasetSource(WorkerSource[ItemReader]):
             self._check_sendable()
 
     def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
-        if self.workers.num or _is_main_thread():
+        if self.workers.num or threading.current_thread() is threading.main_thread():
             return self.workers.map(requests)
         self._check_sendable()
         return self._process.map(requests)
 
     def read_batch(self, request: Request) -> Batch:
-        if _is_main_thread():
+        if threading.current_thread() is threading.main_thread():
             return self.read(request)
         with closing(self._process.map([request])) as batches:
             return next(batches)
@@ -299,10 +299,6 @@ class KnowsClasses(Protocol):
     """A capability of a Dataset: it knows the names of its classes, as torchvision's do."""
 
     classes: Any
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def split_name(context: SourceContext) -> str:

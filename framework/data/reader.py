@@ -363,9 +363,24 @@ class BatchReader(Reader):
         stacked: dict[str, np.ndarray] = {}
         for place, (index, seed) in enumerate(zip(part.indices.tolist(), seeds, strict=True)):
             images = {name: next(images) for name, images in given.items()}
-            changed = self._changed_record(function, images, index, seed)
+            try:
+                changed = function(dict(images), seed)
+                if changed.keys() != images.keys():
+                    raise ValueError(f"gave {sorted(changed)}, was given {sorted(images)}")
+                results = {name: np.asarray(image) for name, image in changed.items()}
+                for name, image in results.items():
+                    if image.ndim == 3 and name not in self.arrays:
+                        results[name] = image.transpose(2, 0, 1)
+            except PacelineError:
+                raise
+            except (Exception, SystemExit) as error:
+                record = self.store.name(index)
+                fix = "correct the function, or see it with debug=trace workers.num=0"
+                fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
+                what = f"the transform failed on it ({plain(error)})"
+                raise fault or DataError(120, record, what, fix) from error
             part.seconds[place] += part.watch.mark("transform")
-            for name, planes in changed.items():
+            for name, planes in results.items():
                 if self.collate == "list":
                     out = np.empty(planes.shape, planes.dtype)
                     lists[name].append(torch.from_numpy(out))
@@ -375,8 +390,8 @@ class BatchReader(Reader):
                         stacked[name] = np.empty(shape, planes.dtype)
                     out = stacked[name][place]
                     if planes.shape != out.shape:
-                        error = "the function made", planes.shape, out.shape, ONE_SIZE
-                        raise pictures.uneven(self.store, index, *error)
+                        uneven = "the function made", planes.shape, out.shape, ONE_SIZE
+                        raise pictures.uneven(self.store, index, *uneven)
                 if planes.dtype == out.dtype == np.uint8 and planes.ndim == 3:
                     scale_into(planes.transpose(1, 2, 0), False, 0, out)
                 else:
@@ -385,28 +400,6 @@ class BatchReader(Reader):
         if self.collate == "list":
             return lists
         return {name: torch.from_numpy(values) for name, values in stacked.items()}
-
-    def _changed_record(
-        self, function: RecordFunction, images: dict[str, np.ndarray], index: int, seed: int | None
-    ) -> dict[str, np.ndarray]:
-        """Return the function's result for a record, [C, h, w]. Its errors name the record."""
-        try:
-            changed = function(dict(images), seed)
-            if changed.keys() != images.keys():
-                raise ValueError(f"gave {sorted(changed)}, was given {sorted(images)}")
-            planes = {name: np.asarray(image) for name, image in changed.items()}
-            for name, image in planes.items():
-                if image.ndim == 3 and name not in self.arrays:
-                    planes[name] = image.transpose(2, 0, 1)
-        except PacelineError:
-            raise
-        except (Exception, SystemExit) as error:
-            record = self.store.name(index)
-            fix = "correct the function, or see it with debug=trace workers.num=0"
-            fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
-            what = f"the transform failed on it ({plain(error)})"
-            raise fault or DataError(120, record, what, fix) from error
-        return planes
 
 
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
