@@ -70,30 +70,31 @@ def help_text(command: str, config_dir: str | None, arguments: Sequence[str] = (
             if key == group:
                 named |= dict.fromkeys(each.strip(" '\"") for each in value.strip("[]").split(","))
         for name in named:
-            if name in texts:
-                keys_of_choices.append(_keys_of_choice(group, name, texts[name]))
-            elif name not in ("", "null"):
-                hint = errors.did_you_mean(name, list(texts))
-                keys_of_choices.append(f"\n{group}={errors.printable(name)}: no such choice{hint}")
+            title = f"\n{group}={errors.printable(name)}"
+            if name not in texts:
+                if name not in ("", "null"):
+                    hint = errors.did_you_mean(name, list(texts))
+                    keys_of_choices.append(f"{title}: no such choice{hint}")
+                continue
+            lines = texts[name].splitlines()
+            shown = [
+                errors.printable(line)
+                for line in lines
+                if line.strip() and not line.startswith(("#", "_target_:"))
+            ]
+            if not shown:
+                keys_of_choices.append(f"{title}: has no keys")
+                continue
+            # A recipe's keys are top-level. The keys of any other choice belong to its group.
+            if "# @package _global_" not in lines:
+                shown = [f"{group}:", *(f"  {line}" for line in shown)]
+            title += f": {_first_comment(texts[name])}"
+            keys_of_choices.append("\n".join([title, *(f"  {line}" for line in shown)]))
     # the block between ``# keys`` and ``hydra:``
     text = (CONF / f"{command}.yaml").read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
     keys = [f"  {line}" for line in text.split("\nhydra:", 1)[0].splitlines() if line.strip()]
     page = "\n".join([*parts, "keys", *keys, *keys_of_choices])
     return re.sub(r" \[C\d+\]", "", page)  # numbers of errors
-
-
-def _keys_of_choice(group: str, name: str, text: str) -> str:
-    """Return the keys of a choice with their comments, below a title such as ``optim=adam``."""
-    title = f"\n{group}={name}"
-    lines = text.splitlines()
-    keys = [line for line in lines if line.strip() and not line.startswith(("#", "_target_:"))]
-    if not keys:
-        return f"{title}: has no keys"
-    shown = [errors.printable(line) for line in keys]
-    # The keys of a recipe are top-level. The keys of any other choice belong to its group.
-    if "# @package _global_" not in lines:
-        shown = [f"{group}:", *(f"  {line}" for line in shown)]
-    return "\n".join([f"{title}: {_first_comment(text)}", *(f"  {line}" for line in shown)])
 
 
 def _first_comment(text: str) -> str:
@@ -134,8 +135,26 @@ def explain(
 ) -> errors.PacelineError:
     """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe; R112 for a plugin."""
     text = str(error)
-    if choice := UNKNOWN_CHOICE.search(text):
-        return _unknown_choice(command, choice[1], config_dir)
+    if match := UNKNOWN_CHOICE.search(text):
+        name = match[1]
+        group, _, choice = name.partition("/")
+        if group not in _groups(command):  # hydra/launcher
+            group, _, choice = name.rpartition("/")
+        if not group:
+            fix = f"see 'paceline {command} --help'"
+            return errors.ConfigError(104, name, "no such configuration", fix)
+        where = f"{group} = {choice}"
+        if group in ("hydra/launcher", "hydra/sweeper") and choice in PLUGINS:
+            what = "is of a package that is not installed"
+            return errors.ResourceError(112, where, what, pip_install(PLUGINS[choice]))
+        choices = known_choices(command, group, config_dir)
+        fix = f"choose {', '.join(choices)}" if choices else "see --help for the groups"
+        if group in PATH_KEYS and {".", "/"} & set(choice):
+            fix = f"give a path as {PATH_KEYS[group]}={choice}; {fix}"
+        if group == "recipes" and config_dir is None:
+            fix = f"add --config-dir DIR if DIR/{name}.yaml is yours; {fix}"
+        what = f"no such choice{errors.did_you_mean(choice, choices)}"
+        return errors.ConfigError(104, where, what, fix)
     if match := UNKNOWN_KEY.search(text):
         key = match[1]
         if "@" in key and not key.startswith(("+", "~")):
@@ -160,27 +179,6 @@ def explain(
     return errors.ConfigError(100, f"paceline {command}", what, fix)
 
 
-def _unknown_choice(command: str, name: str, config_dir: str | None) -> errors.PacelineError:
-    group, _, choice = name.partition("/")
-    if group not in _groups(command):  # hydra/launcher
-        group, _, choice = name.rpartition("/")
-    if not group:
-        return errors.ConfigError(
-            104, name, "no such configuration", f"see 'paceline {command} --help'"
-        )
-    if group in ("hydra/launcher", "hydra/sweeper") and choice in PLUGINS:
-        what = "is of a package that is not installed"
-        return errors.ResourceError(112, f"{group} = {choice}", what, pip_install(PLUGINS[choice]))
-    choices = known_choices(command, group, config_dir)
-    fix = f"choose {', '.join(choices)}" if choices else "see --help for the groups"
-    if group in PATH_KEYS and {".", "/"} & set(choice):
-        fix = f"give a path as {PATH_KEYS[group]}={choice}; {fix}"
-    if group == "recipes" and config_dir is None:
-        fix = f"add --config-dir DIR if DIR/{name}.yaml is yours; {fix}"
-    what = f"no such choice{errors.did_you_mean(choice, choices)}"
-    return errors.ConfigError(104, f"{group} = {choice}", what, fix)
-
-
 def unknown_key(
     command: str,
     arguments: list[str],
@@ -193,7 +191,17 @@ def unknown_key(
     config = _chosen(command, arguments, config_dir)
     known = [*groups, *_flat(config)] if config else []
     if key in known:  # it takes no such value
-        return _known_key(arguments, key, known)
+        changes = [word for word in arguments if word.startswith(("+", "~"))]
+        if any(re.split("[=@]", word.lstrip("+~"))[0] == key for word in changes):
+            what = "is there, and has another value than the line says"
+            return errors.ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
+        if any(word.startswith(f"{key}={{") for word in arguments):
+            what = "the block there lacks one of the keys"
+            fix = f"put ++ before it: ++{key}={{NAME: VALUE}}"
+            return errors.ConfigError(102, key, what, fix)
+        # as data=a.h5, where a command has the block data and not the group
+        below = [name for name in known if name.startswith(f"{key}.")]
+        return errors.ConfigError(102, key, "is a block of keys", f"give {errors.listed(below)}")
     group = key.partition(".")[0]
     if group in groups:
         files = sorted((CONF / group).glob("*.yaml"))
@@ -225,22 +233,10 @@ def unknown_key(
     )
 
 
-def _known_key(arguments: list[str], key: str, known: Sequence[str]) -> errors.ConfigError:
-    changes = [word for word in arguments if word.startswith(("+", "~"))]
-    if any(re.split("[=@]", word.lstrip("+~"))[0] == key for word in changes):
-        what = "is there, and has another value than the line says"
-        return errors.ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
-    if any(word.startswith(f"{key}={{") for word in arguments):
-        what = "the block there lacks one of the keys"
-        return errors.ConfigError(102, key, what, f"put ++ before it: ++{key}={{NAME: VALUE}}")
-    # as data=a.h5, where a command has the block data and not the group
-    below = [name for name in known if name.startswith(f"{key}.")]
-    return errors.ConfigError(102, key, "is a block of keys", f"give {errors.listed(below)}")
-
-
 def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
     """Return our choices of a group, and the user's; none if Hydra cannot list them."""
-    with suppress(Exception), _quiet_session(command, config_dir) as hydra:
+    session = hydra_session(command, config_dir)
+    with suppress(Exception), redirect_stderr(StringIO()), session as hydra:
         return sorted(hydra.config_loader.get_group_options(group))
     return []
 
@@ -250,17 +246,11 @@ def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[
     pairs = [word for word in arguments if "=" in word and "," not in word]
     chosen = [word for word in pairs if word.split("=")[0] in _groups(command)]
     for words in (chosen, []):  # one of the choices may be what is wrong
-        with suppress(Exception), _quiet_session(command, config_dir):
+        session = hydra_session(command, config_dir)
+        with suppress(Exception), redirect_stderr(StringIO()), session:  # without notes
             plain: Any = OmegaConf.to_container(compose(command, words))
             return plain
     return {}
-
-
-@contextmanager
-def _quiet_session(command: str, config_dir: str | None) -> Generator[Any]:
-    """Start Hydra to look something up, without notes on what is composed."""
-    with redirect_stderr(StringIO()), hydra_session(command, config_dir) as hydra:
-        yield hydra
 
 
 def _flat(node: Any, prefix: str = "") -> list[str]:

@@ -56,7 +56,8 @@ def composed(
 def checked(composition: DictConfig, grant: arguments.Grant) -> tuple[Config, tuple[str, ...]]:
     """Check a composed configuration of ``train``. Return what ``composed`` returns.
 
-    ConfigError C174 for a typed key that ready batches would ignore.
+    ConfigError C103 without data, C174 for a typed key that ready batches would ignore, C205 for
+    validation data that a fold replaces, and C210 for a typed key that counts for nothing.
     """
     config = resolved(composition)
     allowed = arguments.allowed_targets(config, grant)
@@ -64,8 +65,27 @@ def checked(composition: DictConfig, grant: arguments.Grant) -> tuple[Config, tu
     config = completed(config)
     check_targets(config, allowed)
     plain: Any = OmegaConf.to_container(composition)
-    _check_data_named(plain)
-    _check_uses(composition, plain)
+    data, has_folds = plain["data"], plain["folds"] is not None
+    if has_folds and any(f"{key}.".startswith("data.val.") for key in last().data_keys):
+        what = "is not used, because a fold of data.train validates"
+        raise ConfigError(205, f"data.val = {data['val']}", what, "leave it or folds out")
+    for split in DATA_PATHS if plain["dataset"] is None else ():
+        is_open = isinstance(data[split], str) and "${dataset}" in data[split]
+        if is_open and not (split == "val" and has_folds):
+            fix = f"add data.{split}=STORE, dataset=FOLDER with the packed stores, or recipes=NAME"
+            raise ConfigError(103, f"data.{split}", "must be given, since no recipe says it", fix)
+    # a sweep may type a key for other jobs
+    is_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    typed = set[str]() if is_sweep else last().keys
+    for key, why, fix in _unused(plain) if typed else ():
+        value = OmegaConf.select(composition, key) if key in typed else None
+        if value is not None:
+            raise ConfigError(210, f"{key} = {value}"[:100], why, fix)
+    for key in sorted(typed):
+        group, _, name = key.partition(".")
+        name = name.partition(".")[0]
+        if group == "data" and name and name not in READ and f"${{data.{name}" not in str(plain):
+            raise ConfigError(210, key, "nothing reads it", "correct the name, or leave it out")
     if config["data"]["source"]["_target_"] == schema.LOADER:
         keys = last().set_keys
         for key in ("shuffle", "verify", "workers.num", "workers.timeout_s"):
@@ -76,37 +96,6 @@ def checked(composition: DictConfig, grant: arguments.Grant) -> tuple[Config, tu
         if "batch_size" not in keys:
             config = {**config, "batch_size": None}
     return config, allowed
-
-
-def _check_data_named(config: Config) -> None:
-    """Check that data is named, and that named validation data is used. ConfigError C103, C205."""
-    data, has_folds = config["data"], config["folds"] is not None
-    if has_folds and any(f"{key}.".startswith("data.val.") for key in last().data_keys):
-        what = "is not used, because a fold of data.train validates"
-        raise ConfigError(205, f"data.val = {data['val']}", what, "leave it or folds out")
-    if config["dataset"] is not None:
-        return
-    for split in DATA_PATHS:
-        is_open = isinstance(data[split], str) and "${dataset}" in data[split]
-        if is_open and not (split == "val" and has_folds):
-            fix = f"add data.{split}=STORE, dataset=FOLDER with the packed stores, or recipes=NAME"
-            raise ConfigError(103, f"data.{split}", "must be given, since no recipe says it", fix)
-
-
-def _check_uses(composition: DictConfig, config: Config) -> None:
-    """Check that every typed key counts. ConfigError C210. A sweep may type one for other jobs."""
-    if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
-        return
-    keys = last().keys
-    for key, why, fix in _unused(config):
-        value = OmegaConf.select(composition, key)
-        if key in keys and value is not None:
-            raise ConfigError(210, f"{key} = {value}"[:100], why, fix)
-    for key in sorted(keys):
-        group, _, name = key.partition(".")
-        name = name.partition(".")[0]
-        if group == "data" and name and name not in READ and f"${{data.{name}" not in str(config):
-            raise ConfigError(210, key, "nothing reads it", "correct the name, or leave it out")
 
 
 def _unused(config: Config) -> Iterator[tuple[str, str, str]]:

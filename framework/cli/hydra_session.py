@@ -96,7 +96,10 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
     # The value is fixed now, for the processes to which a launcher sends the resolver.
     now = stamp()
     OmegaConf.register_new_resolver("stamp", lambda: now, replace=True)
-    OmegaConf.register_new_resolver("slug", _slug, replace=True)
+    # A text as part of a directory's name: only harmless letters, at most 120.
+    OmegaConf.register_new_resolver(
+        "slug", lambda text: re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120], replace=True
+    )
     _guard_environment()
     SearchFolders.config_dir = config_dir
     GlobalHydra.instance().clear()
@@ -107,11 +110,6 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
         loader.has_users_folder = config_dir is not None
         hydra.config_loader = loader
         yield hydra
-
-
-def _slug(text: str) -> str:
-    """Return ``text`` as part of a directory's name: only harmless letters, at most 120."""
-    return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120]
 
 
 def _guard_environment() -> None:
@@ -193,11 +191,13 @@ class CheckedFolder(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """Read one file, without the default recipe if the words name data.
 
+        An alias is refused, since it can stand for any number of values in a few lines.
+
         ConfigError C114 (more than 64 KiB), C115 (no YAML, or an alias), C117 (a name outside the
         folder), C206 (it hides a file of the user's).
         """
         file_name = self._normalize_file_name(config_path)
-        path = os.path.normpath(self._place(file_name))
+        path = os.path.normpath(os.path.join(self.path, file_name))
         inside = path.startswith(os.path.join(os.path.normpath(self.path), ""))
         if not inside or not self._is_offered(config_path):
             what = "leads out of the folders of configurations"
@@ -210,7 +210,16 @@ class CheckedFolder(ConfigSource):
             raise ConfigError(206, hidden, what, "rename it")
         _read.append(config_path)
         try:
-            text = _text_of(path)
+            with open(path, "rb") as file:
+                text = file.read(MOST_BYTES + 1).decode("utf-8-sig")
+            for event in yaml.parse(text, Loader=LOADER):
+                if isinstance(event, yaml.AliasEvent):
+                    where = f"{path}, line {event.start_mark.line + 1}"
+                    fix = "write the value out, or refer to a key by ${...}"
+                    raise ConfigError(115, where, f"an alias, *{event.anchor}", fix)
+            if len(text) > MOST_BYTES:
+                fix = "no configuration needs that: keep data in files of their own"
+                raise ConfigError(114, path, f"has more than {MOST_BYTES:,} bytes", fix)
             config: Any = OmegaConf.load(StringIO(text))
             header = self._get_header_dict(text[:HEADER_CHARACTERS])
             if config_path == precedence.TRAIN and precedence.last().without_recipe is not None:
@@ -230,15 +239,15 @@ class CheckedFolder(ConfigSource):
         return self.is_group("")
 
     def is_group(self, config_path: str) -> bool:
-        return self._is_offered(config_path) and os.path.isdir(self._place(config_path))
+        return self._is_offered(config_path) and os.path.isdir(os.path.join(self.path, config_path))
 
     def is_config(self, config_path: str) -> bool:
-        path = self._place(self._normalize_file_name(config_path))
+        path = os.path.join(self.path, self._normalize_file_name(config_path))
         return self._is_offered(config_path) and os.path.isfile(path)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         names: list[str] = []
-        for name in os.listdir(self._place(config_path)):
+        for name in os.listdir(os.path.join(self.path, config_path)):
             path = os.path.join(config_path, name)
             self._list_add_result(names, path, name, results_filter)
         return sorted(set(names))
@@ -248,24 +257,6 @@ class CheckedFolder(ConfigSource):
         folder, *below = name.split("/")
         is_recipe = folder in ("", "recipes")
         return ".." not in (folder, *below) and (self.provider != RECIPES or is_recipe)
-
-    def _place(self, name: str) -> str:
-        return os.path.join(self.path, name)
-
-
-def _text_of(path: str) -> str:
-    """Read a YAML file without aliases, which can stand for any number of values in a few lines."""
-    with open(path, "rb") as file:
-        text = file.read(MOST_BYTES + 1).decode("utf-8-sig")
-    for event in yaml.parse(text, Loader=LOADER):
-        if isinstance(event, yaml.AliasEvent):
-            where = f"{path}, line {event.start_mark.line + 1}"
-            what = f"an alias, *{event.anchor}"
-            raise ConfigError(115, where, what, "write the value out, or refer to a key by ${...}")
-    if len(text) > MOST_BYTES:
-        fix = "no configuration needs that: keep data in files of their own"
-        raise ConfigError(114, path, f"has more than {MOST_BYTES:,} bytes", fix)
-    return text
 
 
 def _reset_reference_counts() -> None:
@@ -332,7 +323,17 @@ class GuardedLoader(ConfigLoaderImpl):
             fix = "take the entry out that leads back"
             raise ConfigError(117, " -> ".join(_read[-3:]), what, fix) from error
         if expected is not None:
-            _check_hydra(config, expected, words)
+            given = _leaves(config)
+            typed = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
+            if len(typed) > len(words):
+                given["overrides"] = typed
+            for key in sorted({*given, *expected}):
+                value = given.get(key)
+                is_free = value == expected.get(key) or key.startswith(OWN)
+                if not is_free and not may_set(key, value):
+                    what = f"set by a file to {str(value)[:80]}, which a file must not tell Hydra"
+                    fix = "remove it, or give it on the command line"
+                    raise ConfigError(125, f"hydra.{key}", what, fix)
         precedence.note_once(composition.notes)
         if self.expects_run:
             self.expects_run = False
@@ -382,20 +383,6 @@ class GuardedLoader(ConfigLoaderImpl):
 def _leaves(config: DictConfig) -> dict[str, Any]:
     hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
     return dict(precedence.leaves(hydra, ""))
-
-
-def _check_hydra(config: DictConfig, expected: dict[str, Any], words: list[str]) -> None:
-    """Compare Hydra's own keys with what they are without files. ConfigError C125."""
-    given = _leaves(config)
-    overrides = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
-    if len(overrides) > len(words):
-        given["overrides"] = overrides
-    for key in sorted({*given, *expected}):
-        value = given.get(key)
-        if value != expected.get(key) and not key.startswith(OWN) and not may_set(key, value):
-            what = f"set by a file to {str(value)[:80]}, which a file must not tell Hydra"
-            fix = "remove it, or give it on the command line"
-            raise ConfigError(125, f"hydra.{key}", what, fix)
 
 
 def may_set(key: str, value: Any) -> bool:

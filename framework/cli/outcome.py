@@ -133,8 +133,16 @@ def read_options(command: str, words: Sequence[str], kind: type[T], plain: str =
         elif key not in rules:
             what = f"no such key{errors.did_you_mean(key, list(rules))}"
             raise ConfigError(102, key, what, f"see 'paceline {command} --help'")
+        elif value[:1] not in ("[", "{") or set(rules[key].kinds) <= {str, type(None)}:
+            given[key] = rules[key].read(key, value)  # literally, if the option may have a text
         else:
-            given[key] = _value(rules[key], key, value)
+            try:
+                config = OmegaConf.from_dotlist([f"value={value}"])
+                read: Any = OmegaConf.to_container(config, resolve=False)
+            except (YAMLError, OmegaConfBaseException) as error:
+                raise rules[key].error(key, value) from error
+            given[key] = read["value"]
+            rules[key].check(key, given[key])
     where = " ".join(texts)
     if texts and not plain:
         fix = f"see 'paceline {command} --help'"
@@ -155,19 +163,6 @@ def read_options(command: str, words: Sequence[str], kind: type[T], plain: str =
     names = [own.name for own in fields(kind)]  # pyright: ignore[reportArgumentType]
     pairs = zip(names, rules, strict=True)
     return kind(**{name: given[key] for name, key in pairs if key in given})
-
-
-def _value(rule: Rule, key: str, text: str) -> Any:
-    """Return the value of a text. A text that an option may have is taken literally."""
-    if text[:1] not in ("[", "{") or set(rule.kinds) <= {str, type(None)}:
-        return rule.read(key, text)
-    try:
-        config = OmegaConf.from_dotlist([f"value={text}"])
-        value: Any = OmegaConf.to_container(config, resolve=False)
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise rule.error(key, text) from error
-    rule.check(key, value["value"])
-    return value["value"]
 
 
 def _defaults(kind: type) -> dict[str, str]:
@@ -316,9 +311,24 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
         for part in chain:
             if errors.lacks_memory(part):
                 return errors.memory_error(part)
-    for part in chain:  # whatever error a library made of it
-        if refusal := _limit(part):
-            return refusal
+    # a limit of the system, or deterministic=true, whatever error a library made of it
+    for part in chain:
+        words = errors.words_of(part, ALL)
+        is_full = isinstance(part, OSError) and part.errno in (errno.EMFILE, errno.ENFILE)
+        if is_full or os.strerror(errno.EMFILE) in words:
+            fix = "raise it, or use fewer workers, or workers.kind=thread"
+            return errors.ResourceError(109, "ulimit -n", "too many open files", fix)
+        if "can't start new thread" in words:
+            fix = "use fewer workers, or raise 'ulimit -u' or 'ulimit -v'"
+            return errors.ResourceError(110, "threads", "the system starts no more of them", fix)
+        if isinstance(part, RuntimeError) and NOT_REPEATABLE in words:
+            from framework.system.rng import is_deterministic  # noqa: PLC0415  # loads torch, as above
+
+            if is_deterministic():
+                *_, operator = words.partition(NOT_REPEATABLE)[0].split() or [""]
+                what = f"{operator} has no algorithm that repeats its results"
+                fix = "use another operator in the model, or leave the option out"
+                return errors.ConfigError(361, "deterministic = true", what, fix)
     fault = exchange_error(error)
     is_made = isinstance(error, errors.ConfigError | errors.CheckpointError) and fault is not None
     if isinstance(error, errors.PacelineError) and not is_made:
@@ -343,27 +353,6 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
         fix = "free space or choose another place"
         return errors.ResourceError(101, str(error.filename or "disk"), what, fix)
     return known
-
-
-def _limit(error: BaseException) -> errors.PacelineError | None:
-    """Return the error for a limit of the system, or for what ``deterministic=true`` forbids."""
-    words = errors.words_of(error, ALL)
-    is_full = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
-    if is_full or os.strerror(errno.EMFILE) in words:
-        fix = "raise it, or use fewer workers, or workers.kind=thread"
-        return errors.ResourceError(109, "ulimit -n", "too many open files", fix)
-    if "can't start new thread" in words:
-        fix = "use fewer workers, or raise 'ulimit -u' or 'ulimit -v'"
-        return errors.ResourceError(110, "threads", "the system starts no more of them", fix)
-    if isinstance(error, RuntimeError) and NOT_REPEATABLE in words:
-        from framework.system.rng import is_deterministic  # noqa: PLC0415  # loads torch, as above
-
-        if is_deterministic():
-            *_, operator = words.partition(NOT_REPEATABLE)[0].split() or [""]
-            what = f"{operator} has no algorithm that repeats its results"
-            fix = "use another operator in the model, or leave the option out"
-            return errors.ConfigError(361, "deterministic = true", what, fix)
-    return None
 
 
 def exchange_error(error: BaseException) -> BaseException | None:

@@ -133,7 +133,10 @@ class Composition:
                     loaded.config = OmegaConf.create(content)
             is_recipe = not package and name != self.command and not name.startswith("debug/")
             values = dict(leaves(content, package))
-            layer = Layer(name, package, _shown_path(loaded.path, name), is_recipe, values, {})
+            path = os.path.normpath(Path(loaded.path.partition("://")[2], f"{name}.yaml"))
+            ours = os.path.relpath(path, CONF.parent)  # from beside ``conf/``
+            ways = [os.path.relpath(path), path, *([] if ours.startswith("..") else [ours])]
+            layer = Layer(name, package, min(ways, key=len), is_recipe, values, {})
             self.layers.append(layer)
             if self.without_validation and (is_recipe or name.startswith("data/")):
                 layer.reasons.update(dict.fromkeys(layer.below("data.val"), NO_VALIDATION))
@@ -263,14 +266,6 @@ def _place(group: str, package: str | None) -> str:
     if package is None:
         return group.strip("/").replace("/", ".")
     return package.removeprefix("_global_.")
-
-
-def _shown_path(source: str, name: str) -> str:
-    """Return the shortest path of a file in the folder ``source``, also from beside ``conf/``."""
-    path = os.path.normpath(Path(source.partition("://")[2], f"{name}.yaml"))
-    ours = os.path.relpath(path, CONF.parent)
-    ways = [os.path.relpath(path), path] + ([] if ours.startswith("..") else [ours])
-    return min(ways, key=len)
 
 
 def _choices_of(name: str, repository: IConfigRepository) -> Iterator[tuple[str, str]]:
