@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import torch
 
-from framework.contracts.records import Field, Manifest, Ragged, RecordStore
+from framework.contracts.records import Field, Ragged, RecordStore
 from framework.errors import DataError, printable
 from framework.media.decode import decode, decode_labels, label_colors
 from framework.media.header import BadImage, read_header
@@ -61,7 +61,17 @@ def facts(path: str) -> dict[str, Any]:
         known[kind][name] = varies
     store.close()
     if manifest.class_counts:
-        known["class_summary"] = _class_summary(manifest)
+        pairs = zip(manifest.classes, manifest.class_counts, strict=True)
+        sizes = [(name, count) for name, count in pairs if count]
+        smallest = min(sizes, key=lambda size: size[1], default=None)
+        largest = max(sizes, key=lambda size: size[1], default=None)
+        known["class_summary"] = {  # in records; the smallest and the largest are name and size
+            "num_classes": len(manifest.classes),
+            "num_empty": len(manifest.classes) - len(sizes),
+            "smallest": smallest,
+            "largest": largest,
+            "imbalance": largest[1] / smallest[1] if smallest and largest else None,
+        }
     return known
 
 
@@ -107,41 +117,21 @@ def _varying(store: RecordStore, count: int) -> dict[str, dict[str, Any]]:
     return varying
 
 
-def _class_summary(manifest: Manifest) -> dict[str, Any]:
-    """Return sizes of the classes, in records; ``smallest`` and ``largest`` are name and size."""
-    pairs = zip(manifest.classes, manifest.class_counts, strict=True)
-    sizes = [(name, count) for name, count in pairs if count]
-    smallest = min(sizes, key=lambda size: size[1], default=None)
-    largest = max(sizes, key=lambda size: size[1], default=None)
-    return {
-        "num_classes": len(manifest.classes),
-        "num_empty": len(manifest.classes) - len(sizes),
-        "smallest": smallest,
-        "largest": largest,
-        "imbalance": largest[1] / smallest[1] if smallest and largest else None,
-    }
-
-
-def describe(known: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about manifest, files, fields and classes, from what ``facts`` returns."""
-    yield from map(printable, _lines(known))
-
-
-def _lines(known: Mapping[str, Any]) -> Iterator[str]:
+def describe(known: Mapping[str, Any]) -> list[str]:
+    """Return lines about manifest, files, fields and classes, from what ``facts`` returns."""
     num_records, size_bytes = known["num_records"], known["size_bytes"]
     size = f"{num_records:,} records, {size_bytes:,} bytes, schema {known['schema']}"
-    yield f"{known['path']}: {size}"
-    yield f"source: {known['source']}"
+    lines = [f"{known['path']}: {size}", f"source: {known['source']}"]
     if options := known["options"]:
-        yield f"options: {', '.join(f'{name}={value}' for name, value in options.items())}"
+        lines.append(f"options: {', '.join(f'{name}={value}' for name, value in options.items())}")
     if known["digest"]:
-        yield f"digest: sha256 {known['digest']}"
+        lines.append(f"digest: sha256 {known['digest']}")
     shards = known["shards"]
     for shard in shards[:MAX_FILES]:
         held = f"{shard['num_records']:,} records, {shard['size_bytes']:,} bytes"
-        yield f"file {shard['name']}: {held}, sha256 {shard['sha256']}"
+        lines.append(f"file {shard['name']}: {held}, sha256 {shard['sha256']}")
     if len(shards) > MAX_FILES:
-        yield f"and {len(shards) - MAX_FILES} more files, {len(shards)} in all"
+        lines.append(f"and {len(shards) - MAX_FILES} more files, {len(shards)} in all")
     varying = {**known["images"], **known["videos"], **known["ragged"]}
     for name, given in known["fields"].items():
         field = Field(**given)
@@ -150,7 +140,7 @@ def _lines(known: Mapping[str, Any]) -> Iterator[str]:
         if field.kind in PLAIN:
             kind = ""
         words = _lengths(field, varying.get(name), num_records)
-        yield f"field {name}: {kind}{field.encoding} {field.dtype} {shape}, {words}"
+        lines.append(f"field {name}: {kind}{field.encoding} {field.dtype} {shape}, {words}")
     classes, counts, summary = known["classes"], known["class_counts"], known["class_summary"]
     if len(classes) > MOST_BARS:
         line = f"classes: {len(classes):,}"
@@ -160,14 +150,17 @@ def _lines(known: Mapping[str, Any]) -> Iterator[str]:
             (small, least), (large, most) = summary["smallest"], summary["largest"]
             line += f"; smallest {small} ({least:,} records), largest {large} ({most:,})"
             line += f", imbalance {summary['imbalance']:.3g}"
-        yield f"{line}; --json lists them"
+        lines.append(f"{line}; --json lists them")
     elif not counts:
-        yield from (f"class {number}: {name}" for number, name in enumerate(classes))
+        lines += [f"class {number}: {name}" for number, name in enumerate(classes)]
     else:
         width, digits = max(map(len, classes)), len(f"{max(counts):,}")
         for number, (name, count) in enumerate(zip(classes, counts, strict=True)):
             bar = "#" * math.ceil(BAR * count / max(1, *counts))
-            yield f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()
+            lines.append(
+                f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()
+            )
+    return list(map(printable, lines))
 
 
 def _lengths(field: Field, varies: Mapping[str, Any] | None, num_records: int) -> str:
@@ -209,8 +202,18 @@ def write_grid(path: str, grid: Path, count: int) -> bool:
     """
     store = open_records(path)
     fields = store.manifest.fields
-    images = [name for name, field in fields.items() if _is_image(field)]
-    series = [name for name, field in fields.items() if _is_series(field)]
+    images: list[str] = []
+    series: list[str] = []
+    for name, field in fields.items():
+        *channels, length = field.shape or (0,)
+        is_deep = field.dtype == "uint16" and len(channels) == 2 and channels[0] in (1, 3)
+        is_picture = is_deep or field.channels is not None or field.kind == "video"
+        if is_picture and 0 not in field.shape:
+            images.append(name)
+        is_number = field.encoding == "raw" and np.dtype(field.dtype).kind in "iuf"
+        is_line = not channels or (len(channels) == 1 and (channels[0] or 0) <= len(CURVES))
+        if is_number and is_line and (length or 0) >= MIN_SERIES:
+            series.append(name)
     strips: list[np.ndarray] = []
     if images or series:
         num_records = store.manifest.num_records
@@ -238,19 +241,6 @@ def write_grid(path: str, grid: Path, count: int) -> bool:
     with open_durable(grid) as file:
         file.write(cv2.imencode(".png", np.vstack(rows)[:, :, ::-1])[1].tobytes())
     return True
-
-
-def _is_image(field: Field) -> bool:
-    deep = field.dtype == "uint16" and len(field.shape) == 3 and field.shape[0] in (1, 3)
-    is_picture = field.channels is not None or field.kind == "video"
-    return (is_picture or deep) and 0 not in field.shape
-
-
-def _is_series(field: Field) -> bool:
-    is_number = field.encoding == "raw" and np.dtype(field.dtype).kind in "iuf"
-    *channels, length = field.shape or (0,)
-    is_line = not channels or (len(channels) == 1 and (channels[0] or 0) <= len(CURVES))
-    return is_number and is_line and (length or 0) >= MIN_SERIES
 
 
 def _image_tile(value: Any, field: Field) -> np.ndarray:
