@@ -3,7 +3,7 @@
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -16,10 +16,6 @@ from framework.config.schema import check_known, check_values, option_rules
 from framework.config.targets import check_targets, static_signature
 from framework.errors import EXIT_SKIPPED, ConfigError, say
 from framework.system.stopping import message_if_stopped
-
-if TYPE_CHECKING:
-    from framework.config.saved_run import SavedRun
-    from framework.contracts.records import RecordInput
 
 GROUPS = ("input", "loader", "precision")
 FILES = {".csv": "table", ".parquet": "table", ".json": "boxes"}
@@ -41,7 +37,19 @@ def _predict(cfg: DictConfig, grant: Grant) -> RunOutcome:
     check_values(config, rules)
     check_targets(config, allowed)
     path = Path(config["output"]["path"])
-    form = _form(path, config["as"])
+    what = fix = ""
+    if config["as"] is not None and path.suffix in FILES:
+        what = f"names a file, and as={config['as']} makes a folder"
+        fix = "name a folder, or leave out as"
+    elif config["as"] is None and path.suffix not in FILES:
+        what = "must end in .csv, .parquet or .json, or be a folder with as=mask or as=image"
+        fix = "correct it"
+    elif path.suffix in FILES and path.is_dir():
+        what = "is a folder"
+        fix = "name a file, or add as=mask or as=image"
+    if what:
+        raise ConfigError(354, f"output.path = {path}", what, fix)
+    form = config["as"] or FILES[path.suffix]
     given = config["input"].get("path")
     for own in given if isinstance(given, list) else [given]:
         if isinstance(own, str):
@@ -52,6 +60,7 @@ def _predict(cfg: DictConfig, grant: Grant) -> RunOutcome:
     with message_if_stopped("stopped{by}: finished parts are kept; the same command continues"):
         # These load torch, which a wrong key should not have to wait for.
         from framework.commands.predict.prediction_job import Prediction  # noqa: PLC0415
+        from framework.config.prepare_data import input_of  # noqa: PLC0415
         from framework.config.resume import read_config  # noqa: PLC0415
         from framework.config.saved_run import ALONE, open_run  # noqa: PLC0415
 
@@ -65,39 +74,14 @@ def _predict(cfg: DictConfig, grant: Grant) -> RunOutcome:
             saved = read_config(run_dir).config
             changes["workers"] = {**saved["workers"], "num": config["workers"]}
         run = open_run(run_dir, allowed, config["weights"], changes)
-        source = _input(config["input"], config["on_error"], allowed, run)
+        block = config["input"]  # whose folders have labels only if they are asked for
+        signature = static_signature(str(block.get("_target_")))
+        if signature is not None and "labeled" in signature.names and block.get("labeled") is None:
+            block = {**block, "labeled": False}
+        on_error = {"on_error": config["on_error"]}
+        source = run.prepared(input_of("input", block, on_error, allowed))
         skips = config["on_error"] == "skip"
         return _show(Prediction(run, source, config["input"], path, form, config["top_k"], skips))
-
-
-def _form(path: Path, given: str | None) -> str:
-    """Return what the output holds. ConfigError C354 if its name does not say so."""
-    is_file = path.suffix in FILES
-    if given is not None and is_file:
-        what = f"names a file, and as={given} makes a folder"
-        fix = "name a folder, or leave out as"
-    elif given is None and not is_file:
-        what = "must end in .csv, .parquet or .json, or be a folder with as=mask or as=image"
-        fix = "correct it"
-    elif is_file and path.is_dir():
-        what = "is a folder"
-        fix = "name a file, or add as=mask or as=image"
-    else:
-        return given or FILES[path.suffix]
-    raise ConfigError(354, f"output.path = {path}", what, fix)
-
-
-def _input(
-    block: dict[str, Any], on_error: str, allowed: tuple[str, ...], run: "SavedRun"
-) -> "RecordInput":
-    """Return the input, prepared as packing did. Folders have labels only if they are asked for."""
-    from framework.config.prepare_data import input_of  # noqa: PLC0415
-
-    signature = static_signature(str(block.get("_target_")))
-    if signature is not None and "labeled" in signature.names and block.get("labeled") is None:
-        block = {**block, "labeled": False}
-    source = input_of("input", block, {"on_error": on_error}, allowed)
-    return run.prepared(source)
 
 
 def _show(prediction: Any) -> RunOutcome:

@@ -472,18 +472,15 @@ def write_coco(path: Path, parts: Parts, classes: Sequence[str]) -> None:
                     "score": score,
                 }
 
+    compact = json.JSONEncoder(separators=(",", ":")).encode
     with durable.open_durable(path) as file:
-        file.write(b'{"categories":' + _json(categories))
+        file.write(f'{{"categories":{compact(categories)}'.encode())
         for name, items in (("images", images()), ("annotations", annotations())):
             file.write(f',\n"{name}":['.encode())
             for number, item in enumerate(items):
-                file.write((b",\n" if number else b"\n") + _json(item))
+                file.write(f"{',' if number else ''}\n{compact(item)}".encode())
             file.write(b"]")
         file.write(b"}\n")
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def write_folder(path: Path, parts: Parts, pictures: Path) -> None:
