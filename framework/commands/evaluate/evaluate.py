@@ -104,7 +104,16 @@ def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
         if result["spans"]:
             print_spans(result["spans"])
         if "classes" in result:
-            print_classes(result["classes"])
+            title, classes = "classes", result["classes"]
+            if len(classes) > MOST_CLASSES:
+                title = f"the {MOST_CLASSES} of {len(classes)} classes with the lowest f1"
+                classes = sorted(classes, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
+            rows: list[list[str]] = []
+            for row in classes[:MOST_CLASSES]:
+                shares = (row[key] for key in SHARES)
+                cells = ("" if value is None else f"{value:.4f}" for value in shares)
+                rows.append([row["name"], str(row["count"]), *cells])
+            print_table(title, ["class"], ["count", *SHARES], rows)
         speed = f"{result['wall_s']:.1f} s, {result['records_per_s']:,.0f} records/s"
         evaluated = f"evaluated: {result['records']} records of {result['data']} in {speed}"
         console.print(evaluated, soft_wrap=True)
@@ -113,20 +122,6 @@ def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
     files = ", ".join(["evaluation.json", *summary["files"]])
     console.print(f"weights: {summary['weights_file']}", soft_wrap=True)
     console.print(f"results: {output} ({files})", soft_wrap=True)
-
-
-def print_classes(classes: list[dict[str, Any]]) -> None:
-    """Print a row per class: all, or those with the lowest f1."""
-    title = "classes"
-    if len(classes) > MOST_CLASSES:
-        title = f"the {MOST_CLASSES} of {len(classes)} classes with the lowest f1"
-        classes = sorted(classes, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
-    rows: list[list[str]] = []
-    for row in classes[:MOST_CLASSES]:
-        shares = (row[name] for name in SHARES)
-        cells = ("" if value is None else f"{value:.4f}" for value in shares)
-        rows.append([row["name"], str(row["count"]), *cells])
-    print_table(title, ["class"], ["count", *SHARES], rows)
 
 
 if __name__ == "__main__":  # a rank

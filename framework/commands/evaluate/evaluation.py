@@ -24,7 +24,7 @@ from framework.config.saved_run import SavedRun, chosen_file, open_run
 from framework.contracts import prediction
 from framework.contracts.batch import move
 from framework.contracts.class_labels import class_labels
-from framework.contracts.data import MicroBatch, MicroBatches, Source
+from framework.contracts.data import MicroBatches, Source
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions, Predicts
 from framework.contracts.records import IGNORE
@@ -145,9 +145,14 @@ def _evaluate_set(
         "wall_s": wall_s,
         "spans": span_figures(clock.spans()),
     }
-    confusion = watched.total_confusion()
-    if confusion is not None:
-        confusion = trimmed(confusion, len(run.classes))
+    mine = watched.confusion
+    sizes = run.parallel.gather(torch.tensor([0 if mine is None else len(mine)]))
+    size = max(int(part) for part in sizes)
+    if size:
+        if mine is None:  # this rank had fillers only
+            mine = torch.zeros(size, size, dtype=torch.float64)
+        total = run.parallel.total(mine.flatten()).view(size, size)
+        confusion = trimmed(total, len(run.classes))
         summary["classes"] = class_figures(confusion, run.classes)
         summary["confusion"] = confusion.long().tolist()
     parts = [part.view(-1, 2) for part in run.parallel.gather(watched.worst.flatten())]
@@ -173,50 +178,39 @@ class _Watched:
         self.extra_s = 0.0  # seconds that looking took
         self.failure = ""  # why losses of records are not known
         self.worst = torch.empty(0, 2, dtype=torch.float64)  # index and loss
-        self._confusion: Tensor | None = None
+        self.confusion: Tensor | None = None  # None if the predictions are no classes
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        """Count the classes of each batch, and keep the records with the highest losses."""
+        objective = self.run.objective
         with closing(self.loader.epoch(epoch, start)) as batches:
             for micro in batches:
                 self.model.outputs = []
                 yield micro
-                if micro.weight > 0:  # no filler
-                    began = time.perf_counter()
-                    with torch.no_grad(), self.run.precision.autocast():
-                        self._look(micro)
-                    self.extra_s += time.perf_counter() - began
-                    self.clock.skip()
-
-    def _look(self, micro: MicroBatch) -> None:
-        """Count the classes of a batch, and keep its records with the highest losses."""
-        objective = self.run.objective
-        target = micro.batch.get(objective.target) if isinstance(objective, Predicts) else None
-        if isinstance(objective, Predicts) and isinstance(target, Tensor):
-            given = GivenOutputs(self.model.outputs, len(micro.batch["index"]))
-            counts = counted(objective.predict(given, micro.batch), target)
-            if counts is not None:
-                self._confusion = counts if self._confusion is None else self._confusion + counts
-        if not self.num_worst or self.failure:
-            return
-        try:
-            losses = record_losses(objective, self.model.outputs, micro.batch)
-        except Exception as error:  # noqa: BLE001  # an objective of the user's may need whole batches
-            self.failure = f"{type(error).__name__}: {words_of(error)}"
-            return
-        rows = torch.stack([micro.batch["index"].double().cpu(), losses], dim=1)
-        self.worst = _highest(torch.cat([self.worst, rows]), self.num_worst)
-
-    def total_confusion(self) -> Tensor | None:
-        """Return the counts over all ranks, or None if the predictions are no classes."""
-        parallel = self.run.parallel
-        mine = self._confusion
-        sizes = parallel.gather(torch.tensor([0 if mine is None else len(mine)]))
-        size = max(int(part) for part in sizes)
-        if not size:
-            return None
-        if mine is None:  # this rank had fillers only
-            mine = torch.zeros(size, size, dtype=torch.float64)
-        return parallel.total(mine.flatten()).view(size, size)
+                if micro.weight <= 0:  # a filler
+                    continue
+                began = time.perf_counter()
+                batch = micro.batch
+                with torch.no_grad(), self.run.precision.autocast():
+                    target: Any = None
+                    if isinstance(objective, Predicts):
+                        target = batch.get(objective.target)
+                    if isinstance(objective, Predicts) and isinstance(target, Tensor):
+                        given = GivenOutputs(self.model.outputs, len(batch["index"]))
+                        counts = counted(objective.predict(given, batch), target)
+                        if counts is not None:
+                            mine = self.confusion
+                            self.confusion = counts if mine is None else mine + counts
+                    if self.num_worst and not self.failure:
+                        try:
+                            losses = record_losses(objective, self.model.outputs, batch)
+                        except Exception as error:  # noqa: BLE001  # it may need whole batches
+                            self.failure = f"{type(error).__name__}: {words_of(error)}"
+                        else:
+                            rows = torch.stack([batch["index"].double().cpu(), losses], dim=1)
+                            self.worst = _highest(torch.cat([self.worst, rows]), self.num_worst)
+                self.extra_s += time.perf_counter() - began
+                self.clock.skip()
 
 
 def _highest(rows: Tensor, count: int) -> Tensor:
@@ -319,43 +313,41 @@ def shown_set(run: SavedRun, name: str, summary: Summary, source: Source) -> dic
     Return what the page shows of the set: ``worst`` has the pictures of each record, as pairs of a
     field's name and a data URI, and what is known of it, as pairs of texts.
     """
+    worst: list[dict[str, Any]] = []
+    for record in summary["worst"]:
+        facts = [("loss", f"{record['loss']:.4f}")]
+        if record["key"]:
+            facts.append(("key", printable(record["key"])))
+        facts.append(("record", str(record["index"])))
+        pictures: list[tuple[str, str]] = []
+        worst.append({"pictures": pictures, "facts": facts})
+        if not source.finds_records:
+            continue
+        batch = source.records(torch.tensor([record["index"]]))  # alone: images may differ in size
+        maps = [name for name in source.manifest.label_maps if isinstance(batch[name], Tensor)]
+        for field, values in colored(batch, maps).items():
+            value = values[0] if isinstance(values, Tensor | list) and len(values) else None
+            if not isinstance(value, Tensor) or value.dtype != torch.uint8 or value.dim() != 3:
+                continue
+            if value.shape[0] in (1, 3):
+                pictures.append((field, data_uri(value.cpu().numpy())))
+        if isinstance(run.objective, Predicts):
+            predictions = run.predicted(run.finish(move(batch, run.device), 0))
+            facts += _words(run.classes, predictions, batch.get(run.objective.target))
+            pixels = None
+            if isinstance(predictions, PredictedMaps):
+                pixels = label_colors()[predictions.values[0].cpu().numpy().clip(0, 255)]
+            elif isinstance(predictions, prediction.PredictedImages):
+                pixels = as_pixels(predictions)[0]
+            if pixels is not None:
+                pictures.append(("predicted", data_uri(pixels.transpose(2, 0, 1))))
     return {
         "name": name,
         "data": printable(str(summary["data"])),
         "records": summary["records"],
         "means": [(key, f"{value:.4f}") for key, value in summary["means"].items()],
-        "worst": [_shown_record(run, source, record) for record in summary["worst"]],
+        "worst": worst,
     }
-
-
-def _shown_record(run: SavedRun, source: Source, record: Mapping[str, Any]) -> dict[str, Any]:
-    facts = [("loss", f"{record['loss']:.4f}")]
-    if record["key"]:
-        facts.append(("key", printable(record["key"])))
-    facts.append(("record", str(record["index"])))
-    pictures: list[tuple[str, str]] = []
-    shown = {"pictures": pictures, "facts": facts}
-    if not source.finds_records:
-        return shown
-    batch = source.records(torch.tensor([record["index"]]))  # alone: images may differ in size
-    maps = [name for name in source.manifest.label_maps if isinstance(batch[name], Tensor)]
-    for name, values in colored(batch, maps).items():
-        value = values[0] if isinstance(values, Tensor | list) and len(values) else None
-        if not isinstance(value, Tensor) or value.dtype != torch.uint8 or value.dim() != 3:
-            continue
-        if value.shape[0] in (1, 3):
-            pictures.append((name, data_uri(value.cpu().numpy())))
-    if isinstance(run.objective, Predicts):
-        predictions = run.predicted(run.finish(move(batch, run.device), 0))
-        facts += _words(run.classes, predictions, batch.get(run.objective.target))
-        pixels = None
-        if isinstance(predictions, PredictedMaps):
-            pixels = label_colors()[predictions.values[0].cpu().numpy().clip(0, 255)]
-        elif isinstance(predictions, prediction.PredictedImages):
-            pixels = as_pixels(predictions)[0]
-        if pixels is not None:
-            pictures.append(("predicted", data_uri(pixels.transpose(2, 0, 1))))
-    return shown
 
 
 def _words(classes: Sequence[str], predictions: Predictions, target: Any) -> list[tuple[str, str]]:
