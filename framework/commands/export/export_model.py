@@ -347,6 +347,8 @@ def compare(exportable: Exportable, runner: Runner, tolerance: float, repeats: i
     counts = [len(inputs[0])]
     if exportable.batch_size is None:
         counts.append(1)
+    where = f"tolerance = {tolerance:g}"
+    fix = "raise it if this is small enough, or choose another format"
     largest = 0.0
     with torch.no_grad():
         for count in counts:
@@ -354,11 +356,12 @@ def compare(exportable: Exportable, runner: Runner, tolerance: float, repeats: i
             expected = [tensor[:count] for tensor in exportable.expected]
             shapes = [[tuple(part.shape) for part in parts] for parts in (outputs, expected)]
             if shapes[0] != shapes[1]:
-                what = f"gives outputs of the shapes {shapes[0]} instead of {shapes[1]}"
-                raise _differs(what, tolerance)
+                what = f"the export gives outputs of the shapes {shapes[0]} instead of {shapes[1]}"
+                raise ConfigError(384, where, what, fix)
             largest = max([largest, *map(difference, outputs, expected)])
         if not largest <= tolerance:
-            raise _differs(f"differs from the model by {largest:.3g}", tolerance)
+            what = f"the export differs from the model by {largest:.3g}"
+            raise ConfigError(384, where, what, fix)
         model_s: list[float] = []
         export_s: list[float] = []
         for _ in range(WARM_UP + repeats):
@@ -367,16 +370,15 @@ def compare(exportable: Exportable, runner: Runner, tolerance: float, repeats: i
     model_s, export_s = model_s[WARM_UP:], export_s[WARM_UP:]
     records = f"{counts[0]} records"
     factor = median(model_s) / median(export_s)
-    times = f"model {_words(model_s)}, export {_words(export_s)} ({factor:.2f} x as fast)"
+    model, export = (
+        f"{1e3 * median(own):.3g} ms ± {100 * spread_share(own):.0f} %"
+        for own in (model_s, export_s)
+    )
+    times = f"model {model}, export {export} ({factor:.2f} x as fast)"
     return [
         f"largest difference: {largest:.3g} over {records} (tolerance {tolerance:g})",
         f"time of {records}: {times}, measured {repeats} times in turn",
     ]
-
-
-def _differs(what: str, tolerance: float) -> ConfigError:
-    fix = "raise it if this is small enough, or choose another format"
-    return ConfigError(384, f"tolerance = {tolerance:g}", f"the export {what}", fix)
 
 
 def difference(output: Tensor, expected: Tensor) -> float:
@@ -401,10 +403,6 @@ def _seconds(compute: Callable[[], object], inputs: Sequence[Tensor]) -> float:
     if inputs[0].is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter() - begin
-
-
-def _words(seconds: Sequence[float]) -> str:
-    return f"{1e3 * median(seconds):.3g} ms ± {100 * spread_share(seconds):.0f} %"
 
 
 def digest_of(path: Path) -> str:
