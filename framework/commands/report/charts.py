@@ -6,7 +6,7 @@ A chart is 420 units wide: readable on a phone, and two fit next to each other o
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -66,9 +66,25 @@ class _Drawing(NamedTuple):
 
 def draw_charts(runs: Sequence[RecordedRun], compared: RelativeTimes, png: bool) -> list[Chart]:
     """Draw the charts that have something to show, with ``png`` as pictures too."""
+    drawings: list[_Drawing | None] = []
     charts: list[Chart] = []
     with pages.styled():
-        for name, title, caption, figure, tips in _drawings(runs, compared):
+        if compared.base is not None and len(runs) > 1:
+            drawings.append(_draw_times(runs, compared.times, runs[compared.base]))
+        if any(run.step_s for run in runs):
+            drawings.append(_draw_spans(runs))
+        # Each metric over steps and over seconds, loss first.
+        known = dict.fromkeys(["loss", *(name for run in runs for _, name in run.curves)])
+        for number, metric in enumerate([*known][:MOST_METRICS]):
+            # The name of a metric is the user's: only harmless letters become part of a file's.
+            file_name = re.sub(r"[^A-Za-z0-9]", "_", metric[:40])
+            if file_name != metric:
+                file_name += str(number)
+            drawings += [
+                _draw_curves(runs, metric, over, f"{file_name}-over-{over}")
+                for over in ("steps", "seconds")
+            ]
+        for name, title, caption, figure, tips in filter(None, drawings):
             # Ids that are the same each time, and differ between charts.
             mpl.rcParams["svg.hashsalt"] = name
             text = io.StringIO()
@@ -79,24 +95,6 @@ def draw_charts(runs: Sequence[RecordedRun], compared: RelativeTimes, png: bool)
                 figure.savefig(picture, format="png", dpi=PNG_DPI, facecolor=pages.PAPER)
             charts.append(Chart(name, title, caption, svg, picture.getvalue() or None))
     return charts
-
-
-def _drawings(runs: Sequence[RecordedRun], compared: RelativeTimes) -> Iterator[_Drawing]:
-    if compared.base is not None and len(runs) > 1:
-        yield _draw_times(runs, compared.times, runs[compared.base])
-    if any(run.step_s for run in runs):
-        yield _draw_spans(runs)
-    # Each metric over steps and over seconds, loss first.
-    known = dict.fromkeys(["loss", *(name for run in runs for _, name in run.curves)])
-    for number, metric in enumerate([*known][:MOST_METRICS]):
-        # The name of a metric is the user's: only harmless letters become part of a file's name.
-        file_name = re.sub(r"[^A-Za-z0-9]", "_", metric[:40])
-        if file_name != metric:
-            file_name += str(number)
-        for over in ("steps", "seconds"):
-            drawing = _draw_curves(runs, metric, over, f"{file_name}-over-{over}")
-            if drawing is not None:
-                yield drawing
 
 
 def _draw_times(

@@ -355,7 +355,16 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
             if value is not None:
                 curve = points.setdefault((shown(split), shown(name)), array("d"))
                 curve.extend((step, seconds, value))
-    curves = {key: _curve(numbers_of) for key, numbers_of in points.items()}
+    curves: dict[tuple[str, str], MetricCurve] = {}
+    for key, numbers_of in points.items():
+        steps, at_s, means = np.frombuffer(numbers_of).reshape(-1, 3).T.copy()
+        if not np.all(np.diff(steps) > 0):
+            # A resumed run may report a step twice: the later line counts.
+            _, last = np.unique(steps[::-1], return_index=True)
+            kept = len(steps) - 1 - last
+            steps, means = steps[kept], means[kept]
+            at_s = np.maximum.accumulate(at_s[kept])
+        curves[key] = MetricCurve(steps, at_s, means)
     spans = {name: RecordedSpan(total_s / num_steps) for name, total_s in totals_s.items()}
     return Metrics(curves, rates, spans, last_step, num_bad)
 
@@ -364,16 +373,6 @@ def _rate(value: Any) -> float | None:
     """Return a rate that can have been measured."""
     rate = run_dir.number(value)
     return rate if rate is not None and 0 < rate < GREATEST else None
-
-
-def _curve(points: "array[float]") -> MetricCurve:
-    """Sort by step. A resumed run may report a step twice: the later line counts."""
-    steps, seconds, values = np.frombuffer(points).reshape(-1, 3).T.copy()
-    if bool(np.all(np.diff(steps) > 0)):
-        return MetricCurve(steps, seconds, values)
-    _, last = np.unique(steps[::-1], return_index=True)
-    kept = len(steps) - 1 - last
-    return MetricCurve(steps[kept], np.maximum.accumulate(seconds[kept]), values[kept])
 
 
 def read_bench(path: Path) -> list[RecordedRun]:
@@ -391,47 +390,44 @@ def read_bench(path: Path) -> list[RecordedRun]:
     for line in lines:
         if "cell" in line:
             cells.setdefault(json.dumps(line["cell"], sort_keys=True), []).append(line)
-    of_file = {
-        "name": shown(path.name),
-        "kind": "cell",
-        "what": shown(header.get("what")),
-        "started": shown(header.get("started", "")),
-        "notes": notes,
-        **_origin(path, header),
-    }
-    return [_cell(json.loads(key), lines, of_file) for key, lines in cells.items()]
-
-
-def _cell(
-    choice: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], of_file: dict[str, Any]
-) -> RecordedRun:
-    measured = [line for line in lines if _rate(line.get("records_per_s")) is not None]
-    repeats = [line["records_per_s"] for line in measured]
-    rates = repeats
-    if len(repeats) < 4:  # too few for quartiles
-        rates = [rate for line in measured for rate in line.get("windows", []) if _rate(rate)]
-    illegal = [line["illegal"] for line in lines if line.get("illegal")]
-    status, reason = "finished", ""
-    if illegal:  # the combination cannot run
-        status, reason = "impossible", shown(illegal[0])
-    elif not lines:
-        status, reason = "unfinished", "not measured: the bench was stopped, or is running"
-    elif not repeats:
-        status, reason = "failed", "no rate is recorded"
-    known = [line["spans_s"] for line in lines if line.get("spans_s")]
-    means = {
-        shown(name): RecordedSpan(fmean(spans_s.get(name, 0.0) for spans_s in known))
-        for name in dict.fromkeys(name for spans_s in known for name in spans_s)
-    }
-    return RecordedRun(
-        status=status,
-        reason=reason,
-        choices={shown(key): shown(value) for key, value in choice.items()},
-        config={shown(key): value for key, value in choice.items()},
-        records_per_s=statistics.median(repeats) if repeats else None,
-        rates=rates or repeats,
-        rounds={line.get("repeat", place): repeats[place] for place, line in enumerate(measured)},
-        figures={"repeats": len(repeats)},
-        **_stacked(means),
-        **of_file,
-    )
+    runs: list[RecordedRun] = []
+    for key, of_cell in cells.items():
+        measured = [line for line in of_cell if _rate(line.get("records_per_s")) is not None]
+        repeats = [line["records_per_s"] for line in measured]
+        rates = repeats
+        if len(repeats) < 4:  # too few for quartiles
+            rates = [rate for line in measured for rate in line.get("windows", []) if _rate(rate)]
+        illegal = [line["illegal"] for line in of_cell if line.get("illegal")]
+        status, reason = "finished", ""
+        if illegal:  # the combination cannot run
+            status, reason = "impossible", shown(illegal[0])
+        elif not of_cell:
+            status, reason = "unfinished", "not measured: the bench was stopped, or is running"
+        elif not repeats:
+            status, reason = "failed", "no rate is recorded"
+        known = [line["spans_s"] for line in of_cell if line.get("spans_s")]
+        means = {
+            shown(name): RecordedSpan(fmean(spans_s.get(name, 0.0) for spans_s in known))
+            for name in dict.fromkeys(name for spans_s in known for name in spans_s)
+        }
+        places = [line.get("repeat", place) for place, line in enumerate(measured)]
+        choice = json.loads(key).items()
+        run = RecordedRun(
+            name=shown(path.name),
+            kind="cell",
+            what=shown(header.get("what")),
+            status=status,
+            reason=reason,
+            choices={shown(name): shown(value) for name, value in choice},
+            config={shown(name): value for name, value in choice},
+            started=shown(header.get("started", "")),
+            records_per_s=statistics.median(repeats) if repeats else None,
+            rates=rates or repeats,
+            rounds=dict(zip(places, repeats, strict=True)),
+            figures={"repeats": len(repeats)},
+            notes=notes,
+            **_origin(path, header),
+            **_stacked(means),
+        )
+        runs.append(run)
+    return runs

@@ -220,34 +220,30 @@ class Card(NamedTuple):
     detail: str
 
 
-def cards(runs: Sequence[RecordedRun]) -> list[Card]:
-    """Return the figures of a single run, or what sets several runs apart."""
-    return list(_cards_of_one(runs[0]) if len(runs) == 1 else _cards_of_many(runs))
-
-
-def _cards_of_one(run: RecordedRun) -> Iterator[Card]:
-    steps, wall_s = run.figures.get("steps", 0), run.figures.get("wall_s")
-    ended = f"{units.plain(steps)} steps in {units.seconds(wall_s)}"
-    yield Card("Status", run.status, run.reason or ended)
-    detail = "records per second"
-    if run.spread:
-        detail += f", {run.spread} between reports"
-    yield Card("Speed", units.rate(run.records_per_s), detail)
-    if run.wait_share is not None:
-        of_step = f"of a step of {units.seconds(run.step_s)}"
-        yield Card("Waiting for data", units.share(run.wait_share), of_step)
-    if run.ranks and run.ranks.late:
-        late = run.ranks.late
-        lost = f"of the run lost by the others, in {late.span} of rank {late.rank}"
-        yield Card("Waiting for a rank", units.share(late.lost_share), lost)
-    for name, value in list(run.val.items())[:2]:
-        yield Card(f"Validation {name}", units.plain(value), run.best_of(name))
-    if "peak_rss_bytes" in run.figures:
-        peak = units.size(run.figures["peak_rss_bytes"])
-        yield Card("Memory", peak, "peak of the process on the host")
-
-
-def _cards_of_many(runs: Sequence[RecordedRun]) -> Iterator[Card]:
+def cards(runs: Sequence[RecordedRun]) -> Iterator[Card]:
+    """Yield the figures of a single run, or what sets several runs apart."""
+    if len(runs) == 1:
+        run = runs[0]
+        steps, wall_s = run.figures.get("steps", 0), run.figures.get("wall_s")
+        ended = f"{units.plain(steps)} steps in {units.seconds(wall_s)}"
+        yield Card("Status", run.status, run.reason or ended)
+        detail = "records per second"
+        if run.spread:
+            detail += f", {run.spread} between reports"
+        yield Card("Speed", units.rate(run.records_per_s), detail)
+        if run.wait_share is not None:
+            of_step = f"of a step of {units.seconds(run.step_s)}"
+            yield Card("Waiting for data", units.share(run.wait_share), of_step)
+        if run.ranks and run.ranks.late:
+            late = run.ranks.late
+            lost = f"of the run lost by the others, in {late.span} of rank {late.rank}"
+            yield Card("Waiting for a rank", units.share(late.lost_share), lost)
+        for name, value in list(run.val.items())[:2]:
+            yield Card(f"Validation {name}", units.plain(value), run.best_of(name))
+        if "peak_rss_bytes" in run.figures:
+            peak = units.size(run.figures["peak_rss_bytes"])
+            yield Card("Memory", peak, "peak of the process on the host")
+        return
     counts = Counter(run.status for run in runs)
     what = {"cell": "Cells", "run": "Runs"}[runs[0].kind]
     yield Card(what, str(len(runs)), ", ".join(f"{n} {status}" for status, n in counts.items()))
