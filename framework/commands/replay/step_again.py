@@ -241,7 +241,15 @@ class RunAgain:
     ) -> tuple[watched_steps.StepWatch, list[dict[str, Any]]]:
         """Take steps, and return facts from ``first`` on and the target's records."""
         step = target or first
-        self._begin, state = self._state_before(first, step)
+        state: dict[str, Any] | None = None
+        self._begin = 0
+        newest = sorted(self.history.states, reverse=True)
+        # the newest state before the first step, or before the one that is wanted
+        for number in [own for limit in (first, step) for own in newest if own < limit]:
+            with suppress(Damaged):
+                state = read_state(self.history.states[number])
+                self._begin = number
+                break
         first = max(first, self._begin + 1)
         watch = watched_steps.StepWatch(
             first, last, target, lambda step: self._progress(step, last)
@@ -257,7 +265,16 @@ class RunAgain:
                     restore(trainer, assembly, state)
                 elif state is not None:
                     trainer.load_state_dict(state)
-                self._train(trainer, watch)
+                try:  # until the last step, or the error that ended the run
+                    trainer.fit([self])
+                except watched_steps.LastStepTaken:
+                    pass
+                except (errors.NumericError, errors.DistributedError) as error:
+                    of_rank = isinstance(error, errors.DistributedError)
+                    if of_rank and error.args[0] != OTHER_RANK:
+                        raise
+                    watch.finish()
+                    self._ended = str(error)
                 if trainer.progress.step == until < last and not self._ended:
                     state = {**trainer.state_dict(), "init": assembly.config["init"].get(DIGEST)}
                     position = until
@@ -269,27 +286,6 @@ class RunAgain:
                     raise errors.ConfigError(343, self._where, what, ELSEWHERE)
                 watch.passes = watched_steps.gathered_passes(watch.passes, assembly.parallel)
                 return watch, _records(assembly, watch.parts.objective, watch.passes)
-
-    def _train(self, trainer: Trainer, watch: watched_steps.StepWatch) -> None:
-        """Take steps until the last one, or until the error that ended the run."""
-        try:
-            trainer.fit([self])
-        except watched_steps.LastStepTaken:
-            pass
-        except (errors.NumericError, errors.DistributedError) as error:
-            if isinstance(error, errors.DistributedError) and error.args[0] != OTHER_RANK:
-                raise
-            watch.finish()
-            self._ended = str(error)
-
-    def _state_before(self, *limits: int) -> tuple[int, dict[str, Any] | None]:
-        """Return the newest state before the first limit, or the next; 0, None: none."""
-        for limit in limits:
-            for step in sorted(self.history.states, reverse=True):
-                if step < limit:
-                    with suppress(Damaged):
-                        return step, read_state(self.history.states[step])
-        return 0, None
 
     def _assembly(self, config: Config, state: Mapping[str, Any] | None) -> Assembly:
         """Open the data as the run did, without what does not decide the training steps."""
