@@ -214,7 +214,23 @@ class BatchSizeSearch:
     def run(self) -> Iterator[Trial]:
         """Double, bisect, then measure the rates again. Stop if the smallest size fails."""
         seconds = (1 - SECOND_LOOK) * self.budget_s / NUM_TRIALS
-        yield from self._double(seconds)
+        size = min(self.most, -(-LEAST // self.step) * self.step)
+        others = 0  # for example, batch normalization fails on a last batch of a single record
+        while True:
+            trial = self._try(size, seconds)
+            yield trial
+            if trial.memory:
+                self.bound = "memory"
+                break
+            # The next size takes at least three steps of twice the time.
+            if trial.late or (trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s):
+                self.bound = "time"
+                break
+            others = 0 if trial.fits else others + 1
+            self.bound = "records" if trial.fits else "error"
+            if size == self.most or others == MOST_OTHERS or not self.fitting:
+                break
+            size = min(self.most, 2 * size)
         if not self.fitting:
             return
         if self.bound == "memory":
@@ -243,27 +259,6 @@ class BatchSizeSearch:
             elif trial.memory:  # other programs need memory now, so this size is not safe
                 self.bound = "memory"
             yield trial
-
-    def _double(self, seconds: float) -> Iterator[Trial]:
-        """Double until a size does not run or takes too long, and note the bound."""
-        size = min(self.most, -(-LEAST // self.step) * self.step)
-        others = 0  # for example, batch normalization fails on a last batch of a single record
-        while True:
-            trial = self._try(size, seconds)
-            yield trial
-            # The next size takes at least three steps of twice the time.
-            too_slow = trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s
-            if trial.memory:
-                self.bound = "memory"
-                return
-            if trial.late or too_slow:
-                self.bound = "time"
-                return
-            others = 0 if trial.fits else others + 1
-            self.bound = "records" if trial.fits else "error"
-            if size == self.most or others == MOST_OTHERS or not self.fitting:
-                return
-            size = min(self.most, 2 * size)
 
     def _try(self, size: int, seconds: float) -> Trial:
         limit_s = FIRST_S
