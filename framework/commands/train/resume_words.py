@@ -56,7 +56,15 @@ def resumed(arguments: list[str]) -> list[str]:
         changes = [word for word in rest if word.startswith("~") or "=" in word]
         typed = {key_of(word) for word in changes if not word.startswith("-")}
         before = with_named_recipe(before, rest)
-        kept = [word for word in before if not _is_replaced(key_of(word), typed)]
+        kept: list[str] = []
+        for word in before:
+            key = key_of(word)
+            group, _, name = key.partition(".")
+            # a choice that is typed again replaces its words, but not the names of the data
+            is_data = group == "data" and name.split(".")[0] in DATA_PATHS
+            is_replaced = group in typed and group in GROUPS and not is_data
+            if key not in typed and not is_replaced:
+                kept.append(word)
     except (HydraException, RecursionError):
         return arguments  # Hydra itself says what is wrong with them
     flags: list[str] = []
@@ -141,13 +149,3 @@ def _reached(word: str, folder: str) -> str:
     if meant == given:
         return word
     return f"{key}={quoted(meant) if isinstance(meant, str) else block_words(meant)}"
-
-
-def _is_replaced(key: str, typed: set[str]) -> bool:
-    """Return whether a word of the earlier run is typed again, or belongs to a replaced choice.
-
-    The names of the data do not belong to the choice of a reader.
-    """
-    group, _, name = key.partition(".")
-    names_data = group == "data" and name.split(".")[0] in DATA_PATHS
-    return key in typed or (group in typed and group in GROUPS and not names_data)

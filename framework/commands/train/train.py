@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -36,9 +36,6 @@ from framework.system.durable import locked, remove_leftovers, uninterrupted, wr
 from framework.system.run_dir import ENDED, FACTS, SUMMARY
 from framework.system.safe_text import SafeConsole
 from framework.system.stopping import undone
-
-if TYPE_CHECKING:
-    from framework.parallel.start_ranks import Meeting
 
 Config = dict[str, Any]
 PATIENCE_S = 60.0  # how long a requeued job waits for the job before it
@@ -167,12 +164,18 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     try:
         config, allowed = checked(cfg, typed.grant)
         _check_start(config, hydra.runtime.choices.get("hydra/sweeper", "basic"), is_sweep)
-        meeting = _meeting(config)
-        if meeting is not None and not meeting.leads:
+        meeting = None
+        num_nodes = config["parallel"].get("num_nodes", 1)
+        if num_nodes != 1 and "RANK" not in os.environ:
+            # torch's sockets complain of hosts without a name. Our own messages say what fails.
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
             from framework.cli.run_ranks import follow  # noqa: PLC0415
+            from framework.parallel.start_ranks import Meeting, parse_endpoint  # noqa: PLC0415
 
-            discard_if_empty(run_dir)  # only the leader's directory counts
-            return follow(meeting, allowed)
+            meeting = Meeting(parse_endpoint(config["parallel"]["endpoint"]), num_nodes)
+            if not meeting.leads:
+                discard_if_empty(run_dir)  # only the leader's directory counts
+                return follow(meeting, allowed)
         with in_use(run_dir):
             claim(run_dir, cfg, config, to_repeat(overrides), typed.config_dir, is_sweep)
             typed.jobs.append(SweepJob(number, run_dir, overrides))
@@ -217,18 +220,6 @@ def _check_start(config: Config, sweeper: str | None, is_sweep: bool) -> None:
         raise ConfigError(335, f"search_metric = {config['search_metric']}", what, fix)
 
 
-def _meeting(config: Config) -> "Meeting | None":
-    """Return how this host meets the others; None if it is alone, or the ranks are started."""
-    num_nodes = config["parallel"].get("num_nodes", 1)
-    if num_nodes == 1 or "RANK" in os.environ:
-        return None
-    # torch's sockets complain of hosts without a name. Our own messages say what fails.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from framework.parallel.start_ranks import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
-
-    return Meeting(parse_endpoint(config["parallel"]["endpoint"]), num_nodes)
-
-
 @contextmanager
 def in_use(run_dir: Path) -> Generator[None]:
     """Let one process at a time train in ``run_dir``.
@@ -269,9 +260,13 @@ def claim(
     """
     before = config["resume"]["run"]
     resumed = before is not None and Path(before).resolve() == run_dir.resolve()
-    if not resumed and _failed_before_its_first_step(run_dir):
+    ending = run_files.read_object(run_dir / ENDED)
+    has_result = ending.get("step") is not None or bool(ending.get("checkpoint"))
+    if not resumed and ending.get("code") and not has_result:
         # The same command is often typed again, with a path or a key corrected.
-        _remove_all(run_dir, LEFT_BY_FAILED)
+        left = {path.name for path in run_dir.iterdir()}
+        if left <= {*LEFT_BY_FAILED, LOCK}:
+            _remove_all(run_dir, LEFT_BY_FAILED)
     try:
         (run_dir / FACTS).touch(exist_ok=resumed)
     except FileExistsError as error:
@@ -301,14 +296,6 @@ def claim(
         run_files.write_object(run_dir / facts_file, known)
 
 
-def _failed_before_its_first_step(run_dir: Path) -> bool:
-    """Return whether a run in ``run_dir`` ended with an error and has left no result."""
-    ending = run_files.read_object(run_dir / ENDED)
-    if not ending.get("code") or ending.get("step") is not None or ending.get("checkpoint"):
-        return False
-    return {path.name for path in run_dir.iterdir()} <= {*LEFT_BY_FAILED, LOCK}
-
-
 def _remove_all(run_dir: Path, names: Sequence[str]) -> None:
     for name in names:
         (run_dir / name).unlink(missing_ok=True)
@@ -330,7 +317,20 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
     for job, words in zip(jobs, chosen, strict=True):
         summary = {} if job.refusal else run_files.read_object(job.run_dir / SUMMARY)
         choices = [words.get(key, "") for key in keys]
-        table.add_row(str(job.number), *choices, *_figures(job, summary))
+        figures = ["", "", "", job.refusal]  # rate, other programs, waiting, validation
+        if not job.refusal and not summary:
+            ending = run_files.read_object(job.run_dir / ENDED)
+            figures[3] = str(ending.get("reason", "failed"))
+        elif summary:
+            figures[0] = f"{summary['records_per_s']:,.0f}"
+            figures[3] = metrics_words(summary)
+            usage = summary.get("usage", {})
+            if "others_cpu_cores" in usage:
+                figures[1] = f"{usage['others_cpu_cores']:.1f} cores"
+            spans = summary.get("spans") or {}
+            if waiting := spans.get(IDLE) or spans.get("wait"):
+                figures[2] = f"{100 * waiting['share']:.0f} %"
+        table.add_row(str(job.number), *choices, *figures)
         if summary.get("status") == "finished":
             name = " ".join(f"{k}={words[k]}" for k in keys if k in words and k != "seed")
             load = summary.get("usage", {}).get("others_cpu_cores", 0.0)
@@ -349,19 +349,3 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
             text = f"fastest: {name} ({result.words})"
         console.print(text, soft_wrap=True)
     console.print(f"sweep directory: {jobs[0].run_dir.parent}", soft_wrap=True)
-
-
-def _figures(job: SweepJob, summary: Config) -> tuple[str, str, str, str]:
-    """Return the cells of one job: rate, other programs, waiting, validation."""
-    if job.refusal:
-        return "", "", "", job.refusal
-    if not summary:
-        return "", "", "", str(run_files.read_object(job.run_dir / ENDED).get("reason", "failed"))
-    waited = others = ""
-    spans = summary.get("spans") or {}
-    if waiting := spans.get(IDLE) or spans.get("wait"):
-        waited = f"{100 * waiting['share']:.0f} %"
-    usage = summary.get("usage", {})
-    if "others_cpu_cores" in usage:
-        others = f"{usage['others_cpu_cores']:.1f} cores"
-    return f"{summary['records_per_s']:,.0f}", others, waited, metrics_words(summary)
