@@ -45,12 +45,22 @@ def gather_script_facts(hooks: TorchHooks, machine: MachineUse, may_read: bool) 
         if may_read and not isinstance(loader.dataset, IterableDataset):
             with kept_generators(device), suppress(Exception):  # a Dataset may do anything
                 items = measure_items(loader.dataset)
+        dataset = loader.dataset
+        while isinstance(dataset, Subset):  # it only chooses items
+            dataset = dataset.dataset
+        path = title_of(dataset)
+        module, _, name = path.partition(".")
+        script = sys.modules["__main__"]
+        if module == "__main__" and script.__file__ is not None:
+            # under this path another program imports the class
+            spec = script.__spec__  # of a script that was started by ``-m``
+            path = f"{Path(script.__file__).stem if spec is None else spec.name}.{name}"
         loader_facts = LoaderFacts(
             workers=loader.num_workers,
             batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             pins=loader.pin_memory,
             persists=loader.persistent_workers,
-            dataset=_path_of(loader.dataset),
+            dataset=path,
         )
     return ScriptFacts(
         spans=spans,
@@ -73,19 +83,6 @@ def gather_script_facts(hooks: TorchHooks, machine: MachineUse, may_read: bool) 
         lines=tuple(hooks.sampler.largest_lines("step", MOST_LINES, LEAST_LINE)),
         syncs=tuple(hooks.calls.noted()),
     )
-
-
-def _path_of(dataset: Any) -> str:
-    """Return under which path another program imports the class of the script's Dataset."""
-    while isinstance(dataset, Subset):  # it only chooses items
-        dataset = dataset.dataset
-    title = title_of(dataset)
-    module, _, name = title.partition(".")
-    script = sys.modules["__main__"]
-    if module != "__main__" or script.__file__ is None:
-        return title
-    spec = script.__spec__  # of a script that was started by ``-m``
-    return f"{Path(script.__file__).stem if spec is None else spec.name}.{name}"
 
 
 def measure_items(dataset: Any) -> ItemFacts:
@@ -116,6 +113,13 @@ def measure_items(dataset: Any) -> ItemFacts:
     finally:
         sampler.stop()
     item_bytes, refusal = repeated_item_bytes(dataset)
+    size = None
+    values = list(item.values()) if isinstance(item, dict) else item
+    for value in values if isinstance(values, list | tuple) else [values]:
+        shape = tuple(getattr(value, "shape", ()))
+        if len(shape) == 3:  # the first array [C, H, W] or [H, W, C]
+            size = shape[:2] if shape[2] in (1, 3) else shape[1:]
+            break
     return ItemFacts(
         item_s=took_s / num_read,
         cpu_share=min(1.0, cpu_s / took_s),
@@ -124,19 +128,9 @@ def measure_items(dataset: Any) -> ItemFacts:
         refusal=refusal,
         decoded=sorted(images)[len(images) // 2] if images else None,
         decode_share=sum(times_s) / took_s,
-        size=_image_size(item),
+        size=size,
         lines=tuple(sampler.largest_lines("items", MOST_LINES, LEAST_LINE)),
     )
-
-
-def _image_size(item: Any) -> tuple[int, int] | None:
-    """Return the height and the width of the first array [C, H, W] or [H, W, C] in an item."""
-    values = list(item.values()) if isinstance(item, dict) else item
-    for value in values if isinstance(values, list | tuple) else [values]:
-        shape = tuple(getattr(value, "shape", ()))
-        if len(shape) == 3:
-            return shape[:2] if shape[2] in (1, 3) else shape[1:]
-    return None
 
 
 @contextmanager

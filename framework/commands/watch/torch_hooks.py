@@ -145,9 +145,6 @@ class TorchHooks:
     def _turn_off(self) -> None:
         self.is_on = False
 
-    def _is_watched(self) -> bool:
-        return self.is_on and get_ident() == self._thread
-
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         before = getattr(owner, name)
         setattr(owner, name, make(before))
@@ -158,7 +155,7 @@ class TorchHooks:
 
     def _iterating(self, iterate: Any) -> Any:
         def iterating(loader: DataLoader[Any]) -> Any:
-            if self._is_watched():
+            if self.is_on and get_ident() == self._thread:
                 self._disarm()
                 self._note_request(loader)
                 if self.is_on and self._phase == Phase.ASKED:  # which may start workers
@@ -192,8 +189,29 @@ class TorchHooks:
             hooks[key] = self._module_hook
             if self._phase == Phase.VALIDATION:
                 self._clock.mark(VALIDATION)
-            else:
-                self._note_batch(batch)
+                return batch
+            self._clock.mark("wait")
+            self._phase = Phase.BATCH
+            self._got_s = now = time.perf_counter()
+            steps = self.counts.steps
+            if steps % CPU_EVERY == 0:
+                self._got_cpu_s = time.process_time()
+            if self._is_epoch_start:
+                self._is_epoch_start = False
+                self.counts.start_s.append(now - self._asked_s)
+            first = batch
+            while isinstance(first, NESTS) and first:
+                first = next(iter(first.values() if isinstance(first, dict) else first))
+            # The length of the first tensor.
+            self._open_records += first.shape[0] if isinstance(first, Tensor) and first.dim() else 1
+            if steps <= LAST_SAMPLED:
+                if not FIRST_STEP <= steps < FIRST_STEP + NUM_SAMPLED:
+                    self._stop_sampling()
+                elif not self._samples:
+                    self._samples = True
+                    self.sampler.start()
+                if steps == SAMPLED_STEP:
+                    self.calls.start()
             return batch
 
         return next_batch
@@ -223,30 +241,6 @@ class TorchHooks:
             self.remove()
             self._finish()
 
-    def _note_batch(self, batch: Any) -> None:
-        """Record that a training batch has come."""
-        self._clock.mark("wait")
-        self._phase = Phase.BATCH
-        self._got_s = now = time.perf_counter()
-        steps = self.counts.steps
-        if steps % CPU_EVERY == 0:
-            self._got_cpu_s = time.process_time()
-        if self._is_epoch_start:
-            self._is_epoch_start = False
-            self.counts.start_s.append(now - self._asked_s)
-        while isinstance(batch, NESTS) and batch:
-            batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
-        # The length of the first tensor.
-        self._open_records += batch.shape[0] if isinstance(batch, Tensor) and batch.dim() else 1
-        if steps <= LAST_SAMPLED:
-            if not FIRST_STEP <= steps < FIRST_STEP + NUM_SAMPLED:
-                self._stop_sampling()
-            elif not self._samples:
-                self._samples = True
-                self.sampler.start()
-            if steps == SAMPLED_STEP:
-                self.calls.start()
-
     def _stop_sampling(self) -> None:
         """Stop until the next training batch, because what follows is no part of a step."""
         if self._samples:
@@ -255,7 +249,7 @@ class TorchHooks:
 
     def _before_module(self, module: nn.Module, inputs: Any) -> None:
         """Record the first call since a batch of a module that has parameters."""
-        if torch.compiler.is_compiling() or not self._is_watched():
+        if torch.compiler.is_compiling() or not self.is_on or get_ident() != self._thread:
             return
         if module is not self.root:
             parameter = next(module.parameters(), None)
@@ -293,7 +287,7 @@ class TorchHooks:
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Record that an optimizer has stepped. Its span begins where backward has ended."""
-        if self._is_watched():
+        if self.is_on and get_ident() == self._thread:
             if not self._has_stepped:  # batches were counted as steps
                 self._has_stepped = self._is_first = True
             self._clock.mark("optimizer")

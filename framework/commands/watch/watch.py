@@ -12,7 +12,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, NamedTuple, final
 
 import framework
 from framework.cli.arguments import check_output, read_keys
@@ -56,7 +56,10 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     asked = parse_watch(arguments)
     watch = Watch(asked)
-    when_imported("torch", watch.begin)
+    if "torch" in sys.modules:
+        watch.begin()
+    else:  # nothing may import it before the script, which may set variables that it reads
+        sys.meta_path.insert(0, _Finder("torch", watch.begin))
     error = run_script(asked)
     try:
         watch.finish(error)
@@ -64,8 +67,18 @@ def main(arguments: list[str]) -> int:
         watch.say("paceline watch: interrupted, so the report is not complete")
     except Exception as failure:  # noqa: BLE001  # the script's exit code counts
         watch.say(f"paceline watch: the report failed ({type(failure).__name__}: {failure})")
-    end_like(error)
-    return None
+    # End with the output and the exit code of the script.
+    if error is None:
+        raise SystemExit(0)
+    if isinstance(error, SystemExit):
+        raise error
+    sys.excepthook(type(error), error, error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        die_by(signal.SIGINT)
+    raise SystemExit(1)
 
 
 def parse_watch(arguments: Sequence[str]) -> WatchWords:
@@ -153,17 +166,6 @@ class Watch:
         sys.stderr.flush()
 
 
-def when_imported(name: str, action: Callable[[], object]) -> None:
-    """Call ``action`` once, when the module ``name`` is imported, or now if it already is.
-
-    A script may set variables that torch reads while it is imported: nothing may import it before.
-    """
-    if name in sys.modules:
-        action()
-    else:
-        sys.meta_path.insert(0, _Finder(name, action))
-
-
 @final
 class _Finder(MetaPathFinder):
     """Finds a module as Python does, and calls ``action`` when its loader has run it."""
@@ -221,9 +223,17 @@ def run_script(asked: WatchWords) -> BaseException | None:
     module.__dict__["__builtins__"] = builtins
     file = os.path.abspath(asked.script)
     if asked.is_module:
-        module.__spec__ = _spec_of(asked.script)
-        module.__package__ = module.__spec__.parent
-        file = str(module.__spec__.origin)
+        spec = None
+        with suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(asked.script)
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{asked.script}.__main__")
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            fix = "run it from its project's folder"
+            raise ConfigError(359, f"-m {asked.script}", "no such module", fix)
+        module.__spec__ = spec
+        module.__package__ = spec.parent
+        file = str(spec.origin)
     module.__file__ = file
     module.__loader__ = SourceFileLoader("__main__", file)
     try:
@@ -242,18 +252,6 @@ def run_script(asked: WatchWords) -> BaseException | None:
     except BaseException as error:  # noqa: BLE001  # whatever ends a script
         return _without_our_frames(error)
     return None
-
-
-def _spec_of(name: str) -> ModuleSpec:
-    """Return the spec of the module ``name``, or of its ``__main__`` if it is a package."""
-    spec = None
-    with suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
-    if spec is None or not isinstance(spec.loader, SourceFileLoader):
-        raise ConfigError(359, f"-m {name}", "no such module", "run it from its project's folder")
-    return spec
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
@@ -280,18 +278,3 @@ def _without_our_frames(error: BaseException) -> BaseException:
             frame.tb_next = following
         part.__traceback__ = frames[0] if frames else None
     return error
-
-
-def end_like(error: BaseException | None) -> NoReturn:
-    """End this process with the output and the exit code of a script that ended with ``error``."""
-    if error is None:
-        raise SystemExit(0)
-    if isinstance(error, SystemExit):
-        raise error
-    sys.excepthook(type(error), error, error.__traceback__)
-    if isinstance(error, KeyboardInterrupt):
-        atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        die_by(signal.SIGINT)
-    raise SystemExit(1)
