@@ -76,7 +76,8 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
     if os.environ.get("RANK", "0") != "0":
         measure_run.measured_as_rank(None, asked.seconds)  # rank 0 says how long
         return RunOutcome(0, "measured")
-    config, allowed = composed(asked.words, granted(arguments), asked.config_dir, tuple(RULES))
+    grant = granted(arguments)
+    config, allowed = composed(asked.words, grant, asked.config_dir, tuple(RULES))
     check_output(asked.output, 191)
     parallel = config["parallel"]
     num_ranks = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
@@ -86,6 +87,7 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
             what = f"started as one of {num_ranks} ranks, each of which is alone"
             raise ConfigError(190, "parallel", what, "add parallel=ddp, or leave out the launcher")
     with message_if_stopped("stopped{by}: the diagnosis is not complete"):
+        words = asked.words
         ranks: dict[str, Any] = {}
         if num_ranks > 1:
             try:
@@ -103,8 +105,24 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
                 share += [f"batch_size={max(1, size)}", "rank_batch_size=null"]
             says = "no rank holds up the others; what one of them does alone"
             say(f"{says} ({' '.join(share)}):\n")
-            asked = asked._replace(words=changed(asked.words, share))
-        _diagnose_alone(asked, arguments, start, ranks)
+            words = changed(words, share)
+
+        def compose(changes: Sequence[str]) -> Setting:
+            return Setting(*composed(changed(words, changes), grant, asked.config_dir))
+
+        # A training run sets the same number. With another, the rates would not be those of a run.
+        torch.set_num_threads(threads_per_rank())
+        setting = compose(())
+        pack_missing(setting.config, setting.allowed)
+        # Imports and small packing have taken some of the time.
+        left_s = asked.seconds - (time.perf_counter() - start)
+        progress = partial(_say_progress, start)
+        diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress)
+        print_facts.show(diagnosis, partial(changed, words), config_flags(asked.config_dir))
+        if asked.apply:
+            diagnosis = apply(diagnosis, compose, asked.seconds, progress)
+            print_facts.show_applied(diagnosis.applied)
+        _write(asked, {**print_facts.as_json(diagnosis, words), **ranks})
     return RunOutcome(0, "diagnosed")
 
 
@@ -139,29 +157,6 @@ def _diagnose_ranks(
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)
     return plain
-
-
-def _diagnose_alone(asked: Asked, arguments: list[str], start: float, more: dict[str, Any]) -> None:
-    """Diagnose one process. ``more`` is added to the figures in ``output``."""
-    grant = granted(arguments)
-
-    def compose(changes: Sequence[str]) -> Setting:
-        return Setting(*composed(changed(asked.words, changes), grant, asked.config_dir))
-
-    # A training run sets the same number. With another, the rates would not be those of a run.
-    torch.set_num_threads(threads_per_rank())
-    setting = compose(())
-    pack_missing(setting.config, setting.allowed)
-    # Imports and small packing have taken some of the time.
-    left_s = asked.seconds - (time.perf_counter() - start)
-    progress = partial(_say_progress, start)
-    diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress)
-    flags = config_flags(asked.config_dir)
-    print_facts.show(diagnosis, partial(changed, asked.words), flags)
-    if asked.apply:
-        diagnosis = apply(diagnosis, compose, asked.seconds, progress)
-        print_facts.show_applied(diagnosis.applied)
-    _write(asked, {**print_facts.as_json(diagnosis, asked.words), **more})
 
 
 def _say_progress(start: float, text: str) -> None:
@@ -314,8 +309,12 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
     note = ""
     if verdict.repack is not None:
         say("packing")
-        pack_all(verdict.repack)
-        note = f"packed: {', '.join(target for _, target in verdict.repack.paths.values())}"
+        repack = verdict.repack
+        for path, target in repack.paths.values():
+            prepare = Preparation(**repack.options)
+            work = packing.Packing(_input(repack, path), WRITERS[repack.output], target, prepare)
+            pack_store.pack(work, None)
+        note = f"packed: {', '.join(target for _, target in repack.paths.values())}"
     settings = (compose(()), compose(verdict.words)._replace(threads=verdict.threads))
     say(f"{verdict.rule} and the present settings in turn, {PAIRS} times each")
     timing = (APPLY_SHARE * seconds, BURN_SHARE * seconds)
@@ -372,14 +371,6 @@ def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tupl
     finally:
         writer.abort()
     return record_s, num_bytes / num_different
-
-
-def pack_all(repack: Repack) -> None:
-    """Pack every split to its target."""
-    for path, target in repack.paths.values():
-        prepare = Preparation(**repack.options)
-        work = packing.Packing(_input(repack, path), WRITERS[repack.output], target, prepare)
-        pack_store.pack(work, None)
 
 
 def _input(repack: Repack, path: str) -> Any:
