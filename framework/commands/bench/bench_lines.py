@@ -242,30 +242,28 @@ def judged(
     verdicts: list[CellVerdict] = []
     for key in dict.fromkeys([*old, *new]):
         was, now = old.get(key), new.get(key)
-        if was is not None and now is not None:
-            verdicts.append(_verdict(was, now, rule))
-        elif was is not None:
-            verdicts.append(CellVerdict(was.choice, ONLY_BEFORE, was, None))
-        else:
+        if was is None:
             verdicts.append(CellVerdict(new[key].choice, ONLY_AFTER, None, now))
+            continue
+        if now is None:
+            verdicts.append(CellVerdict(was.choice, ONLY_BEFORE, was, None))
+            continue
+        if not (was.runs and now.runs):
+            words = {(True, False): BROKEN, (False, True): MENDED, (False, False): NEITHER}
+            verdicts.append(CellVerdict(was.choice, words[was.runs, now.runs], was, now))
+            continue
+        change = now.records_per_s / was.records_per_s - 1
+        rates, later = list(was.rates.values()), list(now.rates.values())
+        p = statistics.u_test(rates, later)
+        word = FASTER if change > 0 else SLOWER
+        if abs(change) <= rule.threshold:
+            word = NOISE
+        elif statistics.least_p(len(rates), len(later)) > rule.level:
+            word = UNDECIDED
+        elif p > rule.level:
+            word = NOISE
+        verdicts.append(CellVerdict(was.choice, word, was, now, change, p))
     return verdicts
-
-
-def _verdict(before: BenchCell, after: BenchCell, rule: DecisionRule) -> CellVerdict:
-    if not (before.runs and after.runs):
-        words = {(True, False): BROKEN, (False, True): MENDED, (False, False): NEITHER}
-        return CellVerdict(before.choice, words[before.runs, after.runs], before, after)
-    change = after.records_per_s / before.records_per_s - 1
-    old, new = list(before.rates.values()), list(after.rates.values())
-    p = statistics.u_test(old, new)
-    word = FASTER if change > 0 else SLOWER
-    if abs(change) <= rule.threshold:
-        word = NOISE
-    elif statistics.least_p(len(old), len(new)) > rule.level:
-        word = UNDECIDED
-    elif p > rule.level:
-        word = NOISE
-    return CellVerdict(before.choice, word, before, after, change, p)
 
 
 def notes(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -> Iterator[str]:
