@@ -193,7 +193,7 @@ class Probe:
         clock.spans()
         num_batches = self._pull(self.assembly.train.epoch, windows)
         spans_s = {name: span.total_s for name, span in clock.spans().items()}
-        return windows.rate(_per_step(spans_s, num_batches))
+        return windows.rate({name: total_s / num_batches for name, total_s in spans_s.items()})
 
     def host(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Take host batches of the source alone: no loader, no copy, no augment."""
@@ -289,7 +289,7 @@ class Probe:
         assert windows is not None
         self._epoch = max(self._epoch, trainer.progress.epoch + 1)
         num_steps = trainer.progress.step
-        rate = windows.rate(_per_step(trainer.spans_s, num_steps))
+        rate = windows.rate({name: s / num_steps for name, s in trainer.spans_s.items()})
         return replace(rate, step_s=wall_s / num_steps)
 
     def _windows(
@@ -304,10 +304,6 @@ class Probe:
         return Windows(
             seconds, burn_in_s, device, self.num_windows, limit_s, ahead, ready, num_starting
         )
-
-
-def _per_step(spans_s: dict[str, float], num_steps: int) -> dict[str, float]:
-    return {name: seconds / num_steps for name, seconds in spans_s.items()}
 
 
 @final

@@ -135,12 +135,20 @@ class TrialProcess:
         self, setting: TrialSetting, request: dict[str, Any], limit_s: float = math.inf
     ) -> dict[str, Any]:
         limit = None
-        if self.process is None:
+        process = self.process
+        if process is None:
             limit = self.limit
             limit_s += START_S
-            self._start()
-        process = self.process
-        assert process is not None
+            self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # see _end
+            process = self.process = subprocess.Popen(  # noqa: S603  # our own module
+                COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                env={name: value for name, value in os.environ.items() if name not in OF_LAUNCHER},
+                start_new_session=True,  # which Ctrl-C does not reach
+            )
         assert process.stdin is not None
         assert process.stdout is not None
         request = {**request, "config": setting.config, "allowed": setting.allowed, "limit": limit}
@@ -169,19 +177,6 @@ class TrialProcess:
         last = self._errors.read().strip().splitlines()[-1:]
         how = ", ".join([how, *(" ".join(line.split())[:160] for line in last)])
         return {"failed": f"the process was lost: {how}", "memory": True}
-
-    def _start(self) -> None:
-        """Start a process in a session of its own, which Ctrl-C does not reach."""
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # see _end
-        self.process = subprocess.Popen(  # noqa: S603  # our own module
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={name: value for name, value in os.environ.items() if name not in OF_LAUNCHER},
-            start_new_session=True,
-        )
 
     def _wait(self, answers: IO[str], until: float) -> dict[str, Any]:
         """Wait for an answer. Return a failure if waiting any longer is no use."""
