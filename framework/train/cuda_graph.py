@@ -85,8 +85,19 @@ class GraphedPasses:
         self._slots = StepSlots(self.stepper.share_rates(), self.stepper.rates_of)
 
     def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
-        if weight != 1.0 or not self._fits(batch):
+        if weight != 1.0:
             return self.passes(batch, weight, last)
+        if len(tensors(batch)) < len(batch):
+            raise refused("the batch has values that are no tensors")
+        fits = batch.keys() == self._inputs.keys() and all(
+            batch[name].shape == kept.shape and batch[name].dtype == kept.dtype
+            for name, kept in self._inputs.items()
+        )
+        if not fits and self._replay is not None:
+            return self.passes(batch, weight, last)
+        if not fits:  # a resumed epoch may begin with its last batch, which is short
+            self._inputs = {name: torch.empty_like(tensor) for name, tensor in batch.items()}
+            self._warm_ups = WARM_UPS
         if self._warm_ups:
             self._warm_ups -= 1
             # the clock's stream waits for the work; a mark inside it would be in another stream
@@ -125,22 +136,6 @@ class GraphedPasses:
         self.stepper.updated = True
         self.passes.mark("forward")
         return outcome
-
-    def _fits(self, batch: Batch) -> bool:
-        """Return whether a batch has the captured shape, or until then, the newest shape.
-
-        A resumed epoch may begin with its last batch, which is short.
-        """
-        if len(tensors(batch)) < len(batch):
-            raise refused("the batch has values that are no tensors")
-        if batch.keys() == self._inputs.keys():
-            pairs = [(batch[name], kept) for name, kept in self._inputs.items()]
-            if all(new.shape == old.shape and new.dtype == old.dtype for new, old in pairs):
-                return True
-        if self._replay is None:
-            self._inputs = {name: torch.empty_like(tensor) for name, tensor in batch.items()}
-            self._warm_ups = WARM_UPS
-        return self._replay is None
 
     def _step(self) -> None:
         self._slots.begin()
@@ -196,8 +191,18 @@ class StepSlots:
         place = step - self._first_step
         is_known = self.has_rates and last_step == self._last_step
         if not is_known or not self._next_place <= place < NUM_SLOTS:
-            self._fill(step, last_step)
-            place = 0
+            self._keep_given()
+            num_steps = min(NUM_SLOTS, max(1, last_step - step))
+            rows = [self._rates_of(step + number, last_step) for number in range(num_steps)]
+            host = torch.tensor(rows, dtype=torch.float32)
+            if self._table.device.type == "cuda":
+                host = host.pin_memory()  # so that the copy does not wait for the device
+            self._table[:num_steps].copy_(host, non_blocking=True)
+            self._first_step = step
+            self._last_step = last_step
+            self.has_rates = True
+            self._place.zero_()
+            self._next_place = place = 0
         if place != self._next_place:
             self._place.fill_(place)
         self._next_place = place + 1
@@ -222,20 +227,6 @@ class StepSlots:
         for name, array in self._arrays.items():
             array.copy_(outcome.sums[name].detach())
         self._place.add_(1)
-
-    def _fill(self, step: int, last_step: int) -> None:
-        self._keep_given()
-        num_steps = min(NUM_SLOTS, max(1, last_step - step))
-        rows = [self._rates_of(step + number, last_step) for number in range(num_steps)]
-        host = torch.tensor(rows, dtype=torch.float32)
-        if self._table.device.type == "cuda":
-            host = host.pin_memory()  # so that the copy does not wait for the device
-        self._table[:num_steps].copy_(host, non_blocking=True)
-        self._first_step = step
-        self._last_step = last_step
-        self.has_rates = True
-        self._place.zero_()
-        self._next_place = 0
 
     def _keep_given(self) -> None:
         """Move the outcomes that were given to memory of their own."""

@@ -261,33 +261,31 @@ class ModelBlocks:
         self.number_of = {name: min(n, self.depth - 1) for name, n in self.number_of.items()}
 
     def _open(self, module: "nn.Module", prefix: str) -> None:
+        from torch import nn  # noqa: PLC0415  # configurations are checked before torch is loaded
+
+        containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
         for name, _ in module.named_parameters(recurse=False):
             self.number_of[f"{prefix}{name}"] = len(self.names)
         for name, child in module.named_children():
             place = f"{prefix}{name}"
             if next(child.parameters(), None) is None:
                 continue
-            if _is_opened(child):
+            if isinstance(child, containers):
+                is_opened = any(list(part.children()) for part in child.children())
+            else:
+                is_opened = any(
+                    list(part.children()) and not isinstance(part, containers)
+                    for inner in child.modules()
+                    if isinstance(inner, containers)
+                    for part in inner.children()
+                )
+            if is_opened:
                 self._open(child, f"{place}.")
                 continue
             if not (self.names and is_normalization(child)):
                 self.names.append(place)
             for inner, _ in child.named_parameters():
                 self.number_of[f"{place}.{inner}"] = len(self.names) - 1
-
-
-def _is_opened(module: "nn.Module") -> bool:
-    from torch import nn  # noqa: PLC0415  # configurations are checked before torch is loaded
-
-    containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-    if isinstance(module, containers):
-        return any(list(child.children()) for child in module.children())
-    return any(
-        list(child.children()) and not isinstance(child, containers)
-        for inner in module.modules()
-        if isinstance(inner, containers)
-        for child in inner.children()
-    )
 
 
 def check_options(optimizer: "optim.Optimizer", block: Mapping[str, Any]) -> None:

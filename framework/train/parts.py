@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -57,12 +57,6 @@ class Parts:
     recorder: CudaRecorder | None = None  # captures steps as CUDA graphs
     sums_records: bool = False  # whether only a sum over ranks tells the records of a step
     say: Callable[[str], None] = say  # prints a note or a warning
-
-    def at_step(self, step: int) -> "Parts":
-        """Return the parts with what is frozen after ``step`` steps. All ranks call it together."""
-        if self.freeze is None:
-            return self
-        return replace(self, model=self.freeze.move_to(step, self.model))
 
     def switch_to_training(self) -> None:
         """Switch the model to training, except for batch norm that is frozen."""

@@ -176,21 +176,18 @@ class Trainer:
             self._pause(validate, weights)
         if parts.freeze is not None and progress.step in parts.freeze.steps:
             self._begin_passes()
-        self._expect_validation()
-        return ends_epoch or finished or self.stopped or bool(self.ended)
-
-    def _expect_validation(self) -> None:
-        """Let the first validation set be read if a validation is near."""
-        step, num_steps = self.progress.step, self.parts.train.num_steps
-        due = step + num_steps - self.progress.epoch_step % num_steps
-        if (every := self.parts.plan.validate_every) is not None:
-            due = (step // every + 1) * every
+        # Let the first validation set be read if a validation is near.
+        num_steps = parts.train.num_steps
+        due = progress.step + num_steps - progress.epoch_step % num_steps
+        if (every := plan.validate_every) is not None:
+            due = (progress.step // every + 1) * every
         due = min(due, self._last_step)
-        if self._splits and step < due - LEAD:
+        if self._splits and progress.step < due - LEAD:
             self._next_due = min(self._next_due, due - LEAD)
-        elif self._splits and step < due:
+        elif self._splits and progress.step < due:
             loader = next(iter(self._splits.values()))
             loader.expect(0, 0, loader.num_steps)
+        return ends_epoch or finished or self.stopped or bool(self.ended)
 
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""
@@ -209,7 +206,9 @@ class Trainer:
 
     def _begin_passes(self) -> None:
         """Train what is not frozen after the present step. Steps are captured anew."""
-        self.parts = self.parts.at_step(self.progress.step)
+        if self.parts.freeze is not None:
+            model = self.parts.freeze.move_to(self.progress.step, self.parts.model)
+            self.parts = replace(self.parts, model=model)
         self._passes = self._make_passes()
         self.parts.switch_to_training()
         self.parts.clock.skip()
