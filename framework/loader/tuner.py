@@ -106,7 +106,25 @@ class Tuner:
             return self._change(self.home, f"only {100 * seen.free_memory:.0f} % of memory is free")
         waited = f"steps waited {100 * seen.wait_share:.0f} %"
         if self._rate is not None:
-            return self._judge(self._rate, seen, waited)
+            # Keep the plan that was tried, or return to the one before.
+            before = self._rate
+            now = seen.num_batches / seen.seconds
+            self._rate = None
+            # Fewer workers cannot make the steps themselves slower, but more of them can.
+            is_kept = now >= BETTER * before
+            if self._is_reverting:
+                is_kept = seen.wait_share <= WAITS
+            if is_kept:
+                self._failed.clear()
+                self._num_rests, self._cool = 0, COOL
+                return None
+            if self._is_reverting:
+                self._cool = min(MOST_COOL, 2 * self._cool)
+                return self._change(self._before, waited)
+            self._failed.add(self.plan)
+            return self._change(
+                self._before, f"the rate changed by {100 * (now / before - 1):+.0f} %"
+            )
         is_hot = seen.wait_share > WAITS
         self._hot_s = self._hot_s + seen.seconds if is_hot else 0.0
         self._num_hot = self._num_hot + 1 if is_hot else 0
@@ -119,24 +137,6 @@ class Tuner:
             return None
         busy = f"{seen.busy_workers:.1f} of {self.plan.num_workers} workers were busy"
         return self._try(self.home, f"{waited}, and {busy}", seen, reverts=True)
-
-    def _judge(self, rate: float, seen: Observation, waited: str) -> Decision | None:
-        """Keep the plan that was tried, or return to the one before."""
-        self._rate = None
-        now = seen.num_batches / seen.seconds
-        # Fewer workers cannot make the steps themselves slower, but more of them can.
-        is_kept = now >= BETTER * rate
-        if self._is_reverting:
-            is_kept = seen.wait_share <= WAITS
-        if is_kept:
-            self._failed.clear()
-            self._num_rests, self._cool = 0, COOL
-            return None
-        if self._is_reverting:
-            self._cool = min(MOST_COOL, 2 * self._cool)
-            return self._change(self._before, waited)
-        self._failed.add(self.plan)
-        return self._change(self._before, f"the rate changed by {100 * (now / rate - 1):+.0f} %")
 
     def _try_more(self, seen: Observation, waited: str) -> Decision | None:
         """Try the plan that promises most and has not failed. If there is none, rest."""
