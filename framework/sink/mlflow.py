@@ -100,7 +100,7 @@ class MLflowTracker(Tracker):
         outbox.save()  # the token, before a run has it: a run whose answer is lost is found by it
 
     def send(self, events: Sequence[Event]) -> None:
-        from mlflow.entities import Metric  # noqa: PLC0415
+        from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415
 
         run_id = self._run_id = self._run_id or self._open()
         uploaded = self._outbox.state.setdefault("files", {})
@@ -113,7 +113,19 @@ class MLflowTracker(Tracker):
             self._log_metrics(metrics)
             metrics = []
             if "begin" in event:
-                self._begin(read_config(self._outbox.run_dir, event["begin"]))
+                self._client.update_run(run_id, "RUNNING")
+                known = self._client.get_run(run_id).data.params
+                new: list[Param] = []
+                changed: list[RunTag] = []  # values that a resumed run has changed
+                for name, value in read_config(self._outbox.run_dir, event["begin"]).items():
+                    key, text = _key(name), value[:LONGEST_VALUE]
+                    if key not in known:
+                        new.append(Param(key, text))
+                    elif known[key] != text:
+                        changed.append(RunTag(f"changed.{key}"[:LONGEST_KEY], text))
+                for start in range(0, max(len(new), len(changed)), MOST_PARAMS):
+                    part = slice(start, start + MOST_PARAMS)
+                    self._client.log_batch(run_id, params=new[part], tags=changed[part])
             elif "end" in event:
                 self._client.set_terminated(run_id, event["end"], event["time_ms"])
             for name in event.get("files", ()):  # those that are there and have changed since
@@ -158,24 +170,6 @@ class MLflowTracker(Tracker):
         if not re.fullmatch("[0-9a-f]{32}", str(token)):
             return ()
         return self._client.search_runs([experiment_id], f"tags.`paceline.run` = '{token}'")
-
-    def _begin(self, config: dict[str, str]) -> None:
-        """Log the configuration. A value that a resumed run has changed becomes a tag."""
-        from mlflow.entities import Param, RunTag  # noqa: PLC0415
-
-        self._client.update_run(self._run_id, "RUNNING")
-        known = self._client.get_run(self._run_id).data.params
-        new: list[Param] = []
-        changed: list[RunTag] = []
-        for name, value in config.items():
-            key, text = _key(name), value[:LONGEST_VALUE]
-            if key not in known:
-                new.append(Param(key, text))
-            elif known[key] != text:
-                changed.append(RunTag(f"changed.{key}"[:LONGEST_KEY], text))
-        for start in range(0, max(len(new), len(changed)), MOST_PARAMS):
-            part = slice(start, start + MOST_PARAMS)
-            self._client.log_batch(self._run_id, params=new[part], tags=changed[part])
 
     def _log_metrics(self, metrics: Sequence[Any]) -> None:
         for start in range(0, len(metrics), MOST_METRICS):
