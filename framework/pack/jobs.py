@@ -385,7 +385,10 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
 def _read(
     work: PackWork, number: int, bad: list[packings.BadItem], row: Row
 ) -> Iterator[tuple[int, Chunk]]:
-    """Yield the number of items of each block, and their records. Add bad items to ``bad``."""
+    """Yield the number of items of each block, and their records.
+
+    The items of a block with a bad one are read alone; a bad one is raised, or added to ``bad``.
+    """
     source = work.packing.source
     items = work.plan.items(number)
     size = work.plan.items_per_block
@@ -399,27 +402,22 @@ def _read(
         try:
             chunk = _checked(work, start, stop)
         except DataError:
-            chunk = _read_one_by_one(work, range(start, stop), bad)
+            good: list[Chunk] = []
+            for item in range(start, stop):
+                try:
+                    try:
+                        chunk = _checked(work, item, item + 1)
+                    except DataError:  # the file may have been incomplete a moment ago
+                        chunk = _checked(work, item, item + 1)
+                except DataError as error:
+                    if work.packing.on_error != "skip":
+                        raise
+                    bad.append(packings.bad_item(item, source.name(item), error))
+                    continue
+                if chunk.keys:
+                    good.append(chunk)
+            chunk = joined(good, work.manifest.fields)
         yield stop - start, chunk
-
-
-def _read_one_by_one(work: PackWork, items: range, bad: list[packings.BadItem]) -> Chunk:
-    """Return the records of all good items. A bad one is raised, or added to ``bad``."""
-    good: list[Chunk] = []
-    for item in items:
-        try:
-            try:
-                chunk = _checked(work, item, item + 1)
-            except DataError:  # the file may have been incomplete a moment ago
-                chunk = _checked(work, item, item + 1)
-        except DataError as error:
-            if work.packing.on_error != "skip":
-                raise
-            bad.append(packings.bad_item(item, work.packing.source.name(item), error))
-            continue
-        if chunk.keys:
-            good.append(chunk)
-    return joined(good, work.manifest.fields)
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:

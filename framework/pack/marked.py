@@ -136,12 +136,8 @@ class MarkedInput(contract.InputTraits):
                 )
         return (*contract.notes_of(self.source), *lines)
 
-    @property
-    def manifest(self) -> Manifest:
-        return self._manifest
-
     @cached_property
-    def _manifest(self) -> Manifest:
+    def manifest(self) -> Manifest:
         inputs = self.source.manifest
         check_present(self.kinds, inputs.fields)
         fields: dict[str, Field] = {}
@@ -179,8 +175,25 @@ class MarkedInput(contract.InputTraits):
         records = dict(chunk.records)
         for name in self.labels:
             values = chunk.records[name]
-            pairs = zip(values, chunk.keys, strict=True)
-            maps = [self._map(value, f"{key}: {name}") for value, key in pairs]
+            maps: list[Any] = []  # as they are stored: a PNG's bytes, or uint8 [1, H, W]
+            for value, key in zip(values, chunk.keys, strict=True):
+                where = f"{key}: {name}"
+                try:
+                    if isinstance(value, np.ndarray):
+                        planes = value.reshape(1, *(_plane(value.shape) or ()))
+                        maps.append(self._mapped(planes, where))
+                    elif self.values is None:
+                        labels_header(value, self.max_pixels)
+                        maps.append(value)
+                    else:
+                        planes = self._numbers(value).transpose(2, 0, 1)
+                        maps.append(decoding.encode_png(self._mapped(planes, where)))
+                except decoding.BadLabels as error:
+                    fix = "convert it, or correct input.labels"
+                    raise DataError(171, where, f"is not a label map: {error}", fix) from error
+                except BadImage as error:
+                    what = f"not a readable image ({error})"
+                    raise DataError(106, where, what, "correct or remove it") from error
             records[name] = np.stack(maps) if isinstance(values, np.ndarray) else maps
         fields = self.manifest.fields
         images = [name for name, field in fields.items() if field.kind == "image"]
@@ -188,29 +201,18 @@ class MarkedInput(contract.InputTraits):
             sizes: dict[str, str] = {}
             with suppress(BadImage):  # preparing the images says what is wrong with them
                 for name in (*images, *self.labels):
-                    sizes[name] = _size(records[name][number], fields[name])
+                    value = records[name][number]
+                    if not isinstance(value, np.ndarray):
+                        size = read_header(value).size
+                    else:
+                        size = value.shape[:2] if fields[name].interleaved else value.shape[1:]
+                    sizes[name] = f"{size[0]} x {size[1]}"
             for name in self.labels:
                 if name in sizes and all(sizes[image] != sizes[name] for image in images):
                     what = f"{name} has {sizes[name]} pixels, {images[0]} {sizes[images[0]]}"
                     fix = "give an image and its label map of one size"
                     raise DataError(172, key, what, fix)
         return Chunk(records, chunk.keys)
-
-    def _map(self, value: Any, where: str) -> Any:
-        """Return a label map as it is stored: a PNG's bytes, or uint8 [1, H, W]."""
-        try:
-            if isinstance(value, np.ndarray):
-                return self._mapped(value.reshape(1, *(_plane(value.shape) or ())), where)
-            if self.values is None:
-                labels_header(value, self.max_pixels)
-                return value
-            return decoding.encode_png(self._mapped(self._numbers(value).transpose(2, 0, 1), where))
-        except decoding.BadLabels as error:
-            fix = "convert it, or correct input.labels"
-            raise DataError(171, where, f"is not a label map: {error}", fix) from error
-        except BadImage as error:
-            what = f"not a readable image ({error})"
-            raise DataError(106, where, what, "correct or remove it") from error
 
     def _numbers(self, value: Any) -> np.ndarray:
         if isinstance(value, np.ndarray):
@@ -256,15 +258,6 @@ def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
     if len(sides) != 2 or min(sides) < 1:
         return None
     return sides[0], sides[1]
-
-
-def _size(value: Any, field: Field) -> str:
-    """Return the size of an image, for messages."""
-    if not isinstance(value, np.ndarray):
-        size = read_header(value).size
-    else:
-        size = value.shape[:2] if field.interleaved else value.shape[1:]
-    return f"{size[0]} x {size[1]}"
 
 
 def _looks_like_labels(data: bytes) -> bool:

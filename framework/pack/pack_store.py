@@ -279,8 +279,19 @@ class _Run:
         resumed = self.before.resumed
         if len(results) < num_jobs:
             return Packed(None, waiting=num_jobs - len(results), resumed=resumed)
-        manifest = _with_counts(self.manifest, results)
-        num_records = manifest.num_records
+        counts: Any = []
+        if self.manifest.classes:
+            counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
+        first_key = next((job.first_key for job in results if job.num_records), None)
+        num_records = 0
+        for job in results:
+            follows = first_key is not None and job.first_key == first_key + num_records
+            if job.num_records and not follows:
+                first_key = None
+            num_records += job.num_records
+        manifest = replace(
+            self.manifest, num_records=num_records, class_counts=counts, first_key=first_key
+        )
         self.before = packings.PackProgress("joining", 0, num_records, 0, 0, resumed)
         splits: list[packings.PackedSplit] = []
         if not num_records:
@@ -356,22 +367,6 @@ def _manifest(packing: Packing) -> Manifest:
     if packing.split is not None:
         packing.split.check_fields(fields)
     return replace(source, fields=fields, options=options, class_counts=(), statistics={})
-
-
-def _with_counts(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
-    """Return the manifest with the counts of all jobs, and a first key if all keys follow it."""
-    counts: Any = []
-    if manifest.classes:
-        counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
-    first_key: int | None = None
-    num_records = 0
-    for job in results:
-        if job.num_records and not num_records:
-            first_key = job.first_key
-        elif job.num_records and first_key is not None and job.first_key != first_key + num_records:
-            first_key = None
-        num_records += job.num_records
-    return replace(manifest, num_records=num_records, class_counts=counts, first_key=first_key)
 
 
 class Joining(NamedTuple):

@@ -261,42 +261,34 @@ class Preparation:
         for change in (settled.sounds, settled.videos):
             if change is not None:
                 records |= change(chunk)
-        if (self.resize, self.max_side, self.size) != (
-            None,
-            None,
-            None,
-        ) and settled.boxes_and_points:
-            sizes = [self._size(chunk, number) for number in range(len(chunk.keys))]
+        is_scaled = (self.resize, self.max_side, self.size) != (None, None, None)
+        if is_scaled and settled.boxes_and_points:
+            first = next(iter(settled.images))
+            sizes: list[tuple[int, ...]] = []  # of the first image of each record
+            for value, key in zip(chunk.records[first], chunk.keys, strict=True):
+                if isinstance(value, np.ndarray):
+                    sizes.append(value.shape[1:] if value.shape[0] in (1, 3) else value.shape[:2])
+                    continue
+                try:
+                    sizes.append(accepted_header(value, self.max_pixels, deepest=16).size)
+                except BadImage as error:
+                    raise _bad(key, first, error) from error
             for name, kind in settled.boxes_and_points.items():
-                records[name] = self._moved(chunk.records[name], kind, sizes)
+                move = moved_boxes if kind == "boxes" else moved_points
+                values: Any = chunk.records[name]
+                moved: list[np.ndarray] = []
+                for rows, size in zip(values, sizes, strict=True):
+                    flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
+                    windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
+                    scaled = move(flat, windows, self.scaled_size(size))
+                    moved.append(scaled.numpy().reshape(rows.shape))
+                records[name] = np.stack(moved) if isinstance(values, np.ndarray) else moved
         return Chunk(records, chunk.keys)
 
     @property
     def _settled(self) -> _Settled:
         assert self.settled is not None, "fields() comes first"
         return self.settled
-
-    def _size(self, chunk: Chunk, number: int) -> tuple[int, int]:
-        """Return (height, width) of the first image of a record. DataError D106."""
-        name = next(iter(self._settled.images))
-        value = chunk.records[name][number]
-        if isinstance(value, np.ndarray):
-            sides = value.shape[1:] if value.shape[0] in (1, 3) else value.shape[:2]
-            return sides[0], sides[1]
-        try:
-            return accepted_header(value, self.max_pixels, deepest=16).size
-        except BadImage as error:
-            raise _bad(chunk.keys[number], name, error) from error
-
-    def _moved(self, values: Any, kind: str, sizes: Sequence[tuple[int, int]]) -> Any:
-        """Return boxes or points in the pixels of their scaled images, whose ``sizes`` were."""
-        move = moved_boxes if kind == "boxes" else moved_points
-        moved: list[np.ndarray] = []
-        for rows, size in zip(values, sizes, strict=True):
-            flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
-            windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
-            moved.append(move(flat, windows, self.scaled_size(size)).numpy().reshape(rows.shape))
-        return np.stack(moved) if isinstance(values, np.ndarray) else moved
 
     def _values(self, chunk: Chunk, name: str) -> Any:
         """Return all images of a field. DataError D107 if the shapes of arrays differ."""
@@ -349,26 +341,27 @@ class Preparation:
                 image = decoding.decode_labels(value, self.max_pixels)
                 full_size = image.shape[:2]
             else:
-                image, full_size = self._decoded(value, channels)
+                deepest = 8 if self.bit_depth is None else 16
+                header = accepted_header(value, self.max_pixels, deepest=deepest)
+                full_size = header.size
+                if header.bit_depth == 16:
+                    image = decoding.decode_deep(value, channels, self.max_pixels)
+                    if self.bit_depth == 8:
+                        image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)
+                else:  # no smaller than the result is to be
+                    height, width = full_size
+                    wanted = self.scaled_size(full_size)
+                    _, _, kept_height, kept_width = self._window(full_size)
+                    least = (
+                        -(-height * wanted[0] // kept_height),
+                        -(-width * wanted[1] // kept_width),
+                    )
+                    image = decoding.decode(value, channels, self.max_pixels, least)
                 if name in self._settled.sampled:
                     decoding.refuse_colors(value, chunk.keys[number], self.max_pixels)
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
         return self.scaled(image, full_size, is_map)
-
-    def _decoded(self, data: Any, channels: int) -> tuple[np.ndarray, tuple[int, ...]]:
-        """Return the image, no smaller than its result is to be, and its full size."""
-        header = accepted_header(data, self.max_pixels, deepest=8 if self.bit_depth is None else 16)
-        if header.bit_depth == 16:
-            image = decoding.decode_deep(data, channels, self.max_pixels)
-            if self.bit_depth == 8:
-                image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)
-            return image, header.size
-        height, width = header.size
-        wanted = self.scaled_size(header.size)
-        _, _, window_height, window_width = self._window(header.size)
-        least = -(-height * wanted[0] // window_height), -(-width * wanted[1] // window_width)
-        return decoding.decode(data, channels, self.max_pixels, least), header.size
 
     def _window(self, size: tuple[int, ...]) -> tuple[int, int, int, int]:
         """Return (top, left, height, width) of what is kept of an image of this size."""
@@ -440,24 +433,27 @@ class SoundRates:
         """Return the fields. DataError D181 for a file that is not readable, D180 for others."""
         records: Records = {}
         for name in self.names:
-            pairs = zip(chunk.records[name], chunk.keys, strict=True)
-            records[name] = [self._prepared(data, f"{key}: {name}") for data, key in pairs]
+            sounds: list[Any] = []
+            for data, key in zip(chunk.records[name], chunk.keys, strict=True):
+                where = f"{key}: {name}"
+                try:
+                    header = checked_header(data)
+                    if header.channels != self.first.channels:
+                        what = f"has {header.channels} channels, "
+                        what += f"the first has {self.first.channels}"
+                        raise DataError(180, where, what, "pack files with as many channels")
+                    if header.rate == self.stored_rate:
+                        sounds.append(data)
+                    elif self.rate is not None:
+                        sounds.append(np.frombuffer(resampled(data, self.rate), np.uint8))
+                    else:
+                        what = f"has {header.rate} samples per second, "
+                        what += f"the first has {self.first.rate}"
+                        raise DataError(180, where, what, f"add pack.rate={self.first.rate}")
+                except BadSound as error:
+                    raise _bad_sound(where, error) from error
+            records[name] = sounds
         return records
-
-    def _prepared(self, data: Any, where: str) -> Any:
-        try:
-            header = checked_header(data)
-            if header.channels != self.first.channels:
-                what = f"has {header.channels} channels, the first has {self.first.channels}"
-                raise DataError(180, where, what, "pack files with as many channels")
-            if header.rate == self.stored_rate:
-                return data
-            if self.rate is None:
-                what = f"has {header.rate} samples per second, the first has {self.first.rate}"
-                raise DataError(180, where, what, f"add pack.rate={self.first.rate}")
-            return np.frombuffer(resampled(data, self.rate), np.uint8)
-        except BadSound as error:
-            raise _bad_sound(where, error) from error
 
 
 def _bad_sound(where: str, error: BadSound) -> DataError:
@@ -507,32 +503,31 @@ class VideoFrames:
     def __call__(self, chunk: Chunk) -> Records:
         """Return the fields. DataError D260 for a video that is not readable, D107 for a size."""
         records: Records = {}
-        for name in self.given:
-            pairs = zip(chunk.records[name], chunk.keys, strict=True)
-            records[name] = [self._value(data, key, name) for data, key in pairs]
+        for name, stored in self.stored.items():
+            are_files = None in stored.shape[1:]
+            is_kept = self.given[name] == stored and (self.images.encode == "keep" or not are_files)
+            is_kept = is_kept and self.rate is None  # else ``_frames`` refuses packed frames
+            values: list[Any] = []
+            for data, key in zip(chunk.records[name], chunk.keys, strict=True):
+                if is_kept and _are_frames(data, stored):
+                    values.append(data)
+                    continue
+                parts: list[bytes] = []
+                total = 0
+                for frame in self._frames(data, key, name):
+                    if are_files:
+                        parts.append(self.images.encoded(frame.transpose(2, 0, 1)))
+                    elif frame.shape != stored.row_shape:
+                        raise _bad_shape(key, name, frame.shape, stored.row_shape)
+                    else:
+                        parts.append(frame.tobytes())
+                    total += len(parts[-1])
+                    if total > MOST_BYTES:
+                        why = "its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size"
+                        raise _bad_video(key, name, why)
+                values.append(sound_video.joined_files(parts) if are_files else b"".join(parts))
+            records[name] = values
         return records
-
-    def _value(self, data: Any, key: str, name: str) -> Any:
-        stored = self.stored[name]
-        are_files = None in stored.shape[1:]
-        is_kept = self.images.encode == "keep" or not are_files
-        is_kept = is_kept and self.rate is None  # else ``_frames`` refuses packed frames
-        if is_kept and self.given[name] == stored and _are_frames(data, stored):
-            return data
-        parts: list[bytes] = []
-        total = 0
-        for frame in self._frames(data, key, name):
-            if are_files:
-                parts.append(self.images.encoded(frame.transpose(2, 0, 1)))
-            else:
-                if frame.shape != stored.row_shape:
-                    raise _bad_shape(key, name, frame.shape, stored.row_shape)
-                parts.append(frame.tobytes())
-            total += len(parts[-1])
-            if total > MOST_BYTES:
-                why = "its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size"
-                raise _bad_video(key, name, why)
-        return sound_video.joined_files(parts) if are_files else b"".join(parts)
 
     def _frames(self, data: Any, key: str, name: str) -> Iterator[np.ndarray]:
         """Yield the prepared frames: uint8 [H, W, C]. DataError D260."""
