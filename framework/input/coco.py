@@ -93,51 +93,48 @@ class CocoInput(RowInput):
     @cached_property
     def annotated(self) -> list[_Image]:
         """The images with their objects. DataError D101, D110, D161, D163, D193."""
+        images: dict[Any, _Image] = {}
         try:
-            images = self._parsed(json.loads(read_file(self.path)))
+            data: dict[str, Any] = json.loads(read_file(self.path))
+            categories = sorted(data["categories"], key=lambda category: int(category["id"]))
+            ids = [int(category["id"]) for category in categories]
+            names = [str(category["name"]) for category in categories]
+            if len(set(ids)) < len(ids) or len(set(names)) < len(names):
+                raise ValueError("two categories have the same id or name")
+            "".join(names).encode()  # ValueError for half characters, which cannot be printed
+            self._names = check_classes(names, self.classes, self.path)
+            numbers = {i: self._names.index(name) for i, name in zip(ids, names, strict=True)}
+            if "mask" in self.fields and len(self._names) >= IGNORE:
+                raise ValueError(f"{len(self._names)} classes do not fit a mask of 8 bits")
+            lengths = {len(category.get("keypoints", ())) for category in categories} - {0}
+            if "keypoints" in self.fields and len(lengths) != 1:
+                raise ValueError("categories have no keypoints, or different numbers of them")
+            self._num_keypoints = max(lengths, default=0)
+            for entry in data["images"]:
+                height, width, name = int(entry["height"]), int(entry["width"]), entry["file_name"]
+                if entry["id"] in images:
+                    what = f"has image {entry['id']} twice"
+                    raise DataError(163, self.path, what, "keep one of them")
+                if not 0 < height <= MAX_PIXELS or not 0 < width <= MAX_PIXELS // height:
+                    raise ValueError(f"image {entry['id']} has {height} x {width} pixels")
+                os.fsencode(name)  # TypeError or ValueError for what no file can be called
+                images[entry["id"]] = _Image(name, height, width, [])
+            for entry in data["annotations"]:
+                try:
+                    self._add(entry, images[entry["image_id"]], numbers)
+                except BROKEN as error:
+                    number = entry.get("id") if isinstance(entry, dict) else entry
+                    where = f"{self.path}: annotation {number}"
+                    what = f"is damaged ({type(error).__name__}: {words_of(error, 200)})"
+                    raise DataError(193, where, what, FIX) from error
         except BROKEN as error:
             what = f"not COCO annotations ({type(error).__name__}: {words_of(error, 200)})"
             raise DataError(193, self.path, what, FIX) from error
-        if not images:
+        kept = [image for image in images.values() if image.objects or self.empty == "keep"]
+        if not kept:
             fix = "give annotations of images; input.empty=keep keeps those without an object"
             raise DataError(110, self.path, "no image", fix)
-        return images
-
-    def _parsed(self, data: dict[str, Any]) -> list[_Image]:
-        """Check the parts of the file one by one. Raises one of ``BROKEN``, too."""
-        categories = sorted(data["categories"], key=lambda category: int(category["id"]))
-        ids = [int(category["id"]) for category in categories]
-        names = [str(category["name"]) for category in categories]
-        if len(set(ids)) < len(ids) or len(set(names)) < len(names):
-            raise ValueError("two categories have the same id or name")
-        "".join(names).encode()  # ValueError for half characters, which cannot be printed
-        self._names = check_classes(names, self.classes, self.path)
-        numbers = {i: self._names.index(name) for i, name in zip(ids, names, strict=True)}
-        if "mask" in self.fields and len(self._names) >= IGNORE:
-            raise ValueError(f"{len(self._names)} classes do not fit a mask of 8 bits")
-        lengths = {len(category.get("keypoints", ())) for category in categories} - {0}
-        if "keypoints" in self.fields and len(lengths) != 1:
-            raise ValueError("categories have no keypoints, or different numbers of them")
-        self._num_keypoints = max(lengths, default=0)
-        images: dict[Any, _Image] = {}
-        for entry in data["images"]:
-            height, width, name = int(entry["height"]), int(entry["width"]), entry["file_name"]
-            if entry["id"] in images:
-                what = f"has image {entry['id']} twice"
-                raise DataError(163, self.path, what, "keep one of them")
-            if not 0 < height <= MAX_PIXELS or not 0 < width <= MAX_PIXELS // height:
-                raise ValueError(f"image {entry['id']} has {height} x {width} pixels")
-            os.fsencode(name)  # TypeError or ValueError for what no file can be called
-            images[entry["id"]] = _Image(name, height, width, [])
-        for entry in data["annotations"]:
-            try:
-                self._add(entry, images[entry["image_id"]], numbers)
-            except BROKEN as error:
-                number = entry.get("id") if isinstance(entry, dict) else entry
-                where = f"{self.path}: annotation {number}"
-                what = f"is damaged ({type(error).__name__}: {words_of(error, 200)})"
-                raise DataError(193, where, what, FIX) from error
-        return [image for image in images.values() if image.objects or self.empty == "keep"]
+        return kept
 
     def _add(self, entry: dict[str, Any], image: _Image, numbers: dict[int, int]) -> None:
         """Add an object to its image, or count it."""

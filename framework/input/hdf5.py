@@ -224,6 +224,7 @@ class HDF5Input(RowInput):
         return self._own_values(name, start, stop)
 
     def _own_values(self, name: str, start: int, stop: int) -> Any:
+        """Return texts as ``str``, image files as ``bytes``, numbers as arrays."""
         nodes, keys, starts = self.table
         values: list[Any] = []
         if keys is not None:
@@ -237,22 +238,19 @@ class HDF5Input(RowInput):
             if nodes[name][0].dataset.kind == "numbers":
                 return np.concatenate(parts) if len(parts) > 1 else parts[0]
             values = [value for part in parts for value in part]
-        return [self._value(value, name, index) for index, value in enumerate(values, start)]
-
-    def _value(self, value: Any, name: str, index: int) -> Any:
-        """Return a text as ``str``, an image file as ``bytes``, numbers as an array."""
         kind = self.kinds.get(name)
-        if isinstance(value, np.ndarray):
-            if value.dtype == np.uint8 and value.ndim == 1:
-                data = value.tobytes()
-                if kind == "bytes" or (kind is None and (is_image(data) or is_sound(data))):
-                    return data
-            return native(value)
-        node = self.table.columns[name][0]
-        is_text = isinstance(value, bytes) and node.dataset.kind == "text"
-        if not is_text or kind == "bytes":
-            return value
-        return text_of(value, name, f"{self.name(index)}: {name}", "input")
+        are_texts = nodes[name][0].dataset.kind == "text" and kind != "bytes"
+        for place, value in enumerate(values):
+            if isinstance(value, np.ndarray):
+                values[place] = native(value)
+                if value.dtype == np.uint8 and value.ndim == 1:
+                    data = value.tobytes()
+                    if kind == "bytes" or (kind is None and (is_image(data) or is_sound(data))):
+                        values[place] = data
+            elif are_texts and isinstance(value, bytes):
+                where = f"{self.name(start + place)}: {name}"
+                values[place] = text_of(value, name, where, "input")
+        return values
 
     def key(self, index: int) -> str:
         return str(index) if self.table.keys is None else self.table.keys[index]

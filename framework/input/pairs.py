@@ -45,7 +45,32 @@ class PairsInput(RowInput):
 
     @cached_property
     def trees(self) -> dict[str, _Tree]:
-        return {field: _read_tree(tree, self.follow_links) for field, tree in self.fields.items()}
+        """The files of each folder or pattern. DataError D163 for two files of one name."""
+        trees: dict[str, _Tree] = {}
+        for field, tree in self.fields.items():
+            root, expression = tree, r"(.+)\.[^./]+"
+            if wild := WILD.search(tree):
+                root = os.path.dirname(tree[: wild.start()])
+                parts = WILD.split(tree[len(root) :].lstrip("/"))  # every second one is wild
+                parts[::2] = map(re.escape, parts[::2])
+                parts[1::2] = map(EXPRESSIONS.__getitem__, parts[1::2])
+                root = root or ("/" if tree.startswith("/") else ".")
+                expression = "".join(parts)
+            walked = walk(root, (*SUFFIXES, ".npy"), self.follow_links)
+            pattern = re.compile(expression, re.DOTALL)
+            files: dict[str, str] = {}
+            for name in walked.names:
+                match = pattern.fullmatch(name)
+                if match is None:
+                    continue
+                path = os.path.join(root, name)
+                key = "/".join(part for part in match.groups() if part)
+                if key in files:
+                    what = f"matches the same name {key!r} as {files[key]}"
+                    raise DataError(163, path, what, "remove one of them, or narrow input.fields")
+                files[key] = path
+            trees[field] = _Tree(files, walked)
+        return trees
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -102,28 +127,3 @@ class PairsInput(RowInput):
     def _paths(self, index: int) -> dict[str, str]:
         name = self.items[0][index]
         return {field: tree.files[name] for field, tree in self.trees.items()}
-
-
-def _read_tree(tree: str, follow_links: str | None) -> _Tree:
-    """Return the files of a folder or a pattern. DataError D163 for two files of one name."""
-    root, expression = tree, r"(.+)\.[^./]+"
-    if wild := WILD.search(tree):
-        root = os.path.dirname(tree[: wild.start()])
-        parts = WILD.split(tree[len(root) :].lstrip("/"))  # every second one is wild
-        parts[::2] = map(re.escape, parts[::2])
-        parts[1::2] = map(EXPRESSIONS.__getitem__, parts[1::2])
-        root = root or ("/" if tree.startswith("/") else ".")
-        expression = "".join(parts)
-    walked = walk(root, (*SUFFIXES, ".npy"), follow_links)
-    pattern = re.compile(expression, re.DOTALL)
-    files: dict[str, str] = {}
-    for name in walked.names:
-        match = pattern.fullmatch(name)
-        if match is None:
-            continue
-        path, key = os.path.join(root, name), "/".join(part for part in match.groups() if part)
-        if key in files:
-            what = f"matches the same name {key!r} as {files[key]}"
-            raise DataError(163, path, what, "remove one of them, or narrow input.fields")
-        files[key] = path
-    return _Tree(files, walked)

@@ -317,8 +317,37 @@ def chunk_of(
     records: contract.Records = {}
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
+        is_file = field.encoding in ("image", "frames")
+        kind = bytes if is_file else OF_STRINGS.get(field.kind)
+        shape = tuple(field.shape)
         for number, value in enumerate(values):
-            _check_fit(value, field, field_name, name, number)
+            is_array = isinstance(value, np.ndarray)
+            has_rows = is_array and value.dtype == field.dtype and value.shape[1:] == shape[1:]
+            fits = has_rows and (
+                value.shape == shape or (field.encoding == "ragged" and value.ndim)
+            )
+            if kind is not None:
+                fits = isinstance(value, kind)
+            if fits:
+                continue
+            wanted = f"{field.dtype} {shape}"
+            fix = "give every record the same shape and type"
+            if is_file:
+                wanted = (
+                    "a video file's bytes" if field.kind == "video" else "an image file's bytes"
+                )
+            elif kind is not None:
+                wanted = f"a {kind.__name__}"
+            elif has_rows:
+                # () and (n,) are alike: a single number beside a list of numbers is a row, too.
+                fix = (
+                    f"if its number of rows may differ, add 'input.kinds={{{field_name}: ragged}}'"
+                )
+            if isinstance(value, str) or field.kind == "text":
+                fix = f"if all of them are texts, add 'input.kinds={{{field_name}: text}}'"
+            given = f"{value.dtype} {value.shape}" if is_array else type(value).__name__
+            what = f"is {given}, but the first record has {wanted}"
+            raise DataError(167, f"{name(number)}: {field_name}", what, fix)
         records[field_name] = values
         if field.kind in OF_STRINGS:
             records[field_name] = list(map(field_kinds.as_rows, values))
@@ -328,33 +357,3 @@ def chunk_of(
             shape = (0, *(size or 0 for size in field.shape))
             records[field_name] = np.empty(shape, field.dtype)
     return Chunk(records, keys)
-
-
-def _check_fit(
-    value: Any, field: Field, field_name: str, name: Callable[[int], str], number: int
-) -> None:
-    """Check that a value is of the field. DataError D167."""
-    is_file = field.encoding in ("image", "frames")
-    kind = bytes if is_file else OF_STRINGS.get(field.kind)
-    is_array = isinstance(value, np.ndarray)
-    shape = tuple(field.shape)
-    has_rows = is_array and value.dtype == field.dtype and value.shape[1:] == shape[1:]
-    if kind is not None:
-        if isinstance(value, kind):
-            return
-    elif has_rows and (value.shape == shape or (field.encoding == "ragged" and value.ndim)):
-        return
-    wanted = f"{field.dtype} {shape}"
-    fix = "give every record the same shape and type"
-    if is_file:
-        wanted = "a video file's bytes" if field.kind == "video" else "an image file's bytes"
-    elif kind is not None:
-        wanted = f"a {kind.__name__}"
-    elif has_rows:
-        # () and (n,) are alike: a single number beside a list of numbers is a row, too.
-        fix = f"if its number of rows may differ, add 'input.kinds={{{field_name}: ragged}}'"
-    if isinstance(value, str) or field.kind == "text":
-        fix = f"if all of them are texts, add 'input.kinds={{{field_name}: text}}'"
-    given = f"{value.dtype} {value.shape}" if is_array else type(value).__name__
-    what = f"is {given}, but the first record has {wanted}"
-    raise DataError(167, f"{name(number)}: {field_name}", what, fix)

@@ -132,33 +132,32 @@ class TFRecordInput(RowInput):
             if feature not in features:
                 what = f"no feature {feature!r}, but {', '.join(sorted(features)[:10])}"
                 raise DataError(167, name, what, "correct input.features")
-            row[field] = self._value(field, features[feature], f"{name}: {feature}")
+            where, values = f"{name}: {feature}", features[feature]
+            arrays = {
+                "int64_list": np.array(values.int64_list.value, np.int64),
+                "float_list": np.array(values.float_list.value, np.float32),
+            }
+            array: Any = arrays.get(values.WhichOneof("kind"))
+            kind = self.kinds.get(field)
+            if array is not None:
+                is_scalar = len(array) == 1 and kind is None
+                row[field] = array.reshape(()) if is_scalar else array
+                continue
+            texts = values.bytes_list.value
+            if len(texts) != 1:
+                what = f"holds {len(texts)} values"
+                raise DataError(167, where, what, "give one image file, or numbers")
+            if kind == "text":
+                row[field] = text_of(texts[0], field, where, "input")
+            elif field != "label":
+                row[field] = texts[0]
+            else:
+                label, classes = texts[0].decode("utf-8", "surrogateescape"), self.classes or []
+                if label not in classes:
+                    fix = "name all classes there, or take a feature of numbers"
+                    raise DataError(161, where, f"{label!r} is not in input.classes", fix)
+                row[field] = np.array(classes.index(label), np.int64)
         return row
-
-    def _value(self, field: str, feature: Any, where: str) -> bytes | str | np.ndarray:
-        values: dict[str, Any] = {
-            "int64_list": np.array(feature.int64_list.value, np.int64),
-            "float_list": np.array(feature.float_list.value, np.float32),
-        }
-        array = values.get(feature.WhichOneof("kind"))
-        kind = self.kinds.get(field)
-        if array is not None:
-            is_scalar = len(array) == 1 and kind is None
-            return array.reshape(()) if is_scalar else array
-        texts = feature.bytes_list.value
-        if len(texts) != 1:
-            what = f"holds {len(texts)} values"
-            raise DataError(167, where, what, "give one image file, or numbers")
-        if kind == "text":
-            return text_of(texts[0], field, where, "input")
-        if field != "label":
-            return texts[0]
-        name = texts[0].decode("utf-8", "surrogateescape")
-        classes = self.classes or []
-        if name not in classes:
-            fix = "name all classes there, or take a feature of numbers"
-            raise DataError(161, where, f"{name!r} is not in input.classes", fix)
-        return np.array(classes.index(name), np.int64)
 
     def _place(self, index: int) -> tuple[str, int]:
         """Return a record's file, and its number in it."""
