@@ -212,10 +212,25 @@ def user_sources(modules: Iterable[str], packages: Collection[str] = ()) -> dict
         if top not in packages and not is_users(_file_of(top) or ""):
             continue
         file = _file_of(name)
-        if file is not None and (top in packages or is_users(file)):
-            sources[name] = Path(file).read_bytes()
-            is_package = Path(file).stem == "__init__"
-            waiting += _imported(sources[name], name if is_package else name.rpartition(".")[0])
+        if file is None or (top not in packages and not is_users(file)):
+            continue
+        sources[name] = Path(file).read_bytes()
+        try:
+            tree = ast.parse(sources[name])
+        except (SyntaxError, ValueError, RecursionError):  # such as a compiled module
+            continue
+        # where relative imports start
+        package = name if Path(file).stem == "__init__" else name.rpartition(".")[0]
+        imported: list[str] = []  # modules, and other names
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                parts = [node.module] if node.module else []
+                if node.level and package:
+                    parts = package.split(".")[: 1 - node.level or None] + parts
+                imported += [".".join([*parts, alias.name]) for alias in node.names]
+        waiting += {part for name in imported for part in _with_parents(name)}
     return sources
 
 
@@ -280,27 +295,6 @@ def _spec_of(name: str) -> Any:
     if spec is None or spec.submodule_search_locations is None:
         return None
     return PathFinder.find_spec(name, spec.submodule_search_locations)
-
-
-def _imported(source: bytes, package: str) -> set[str]:
-    """Return the names of all modules that a source file imports, and other names.
-
-    ``package`` is the package from which relative imports start.
-    """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # such as a compiled module
-        return set()
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            parts = [node.module] if node.module else []
-            if node.level and package:
-                parts = package.split(".")[: 1 - node.level or None] + parts
-            names += [".".join([*parts, alias.name]) for alias in node.names]
-    return {part for name in names for part in _with_parents(name)}
 
 
 def needed(module: str, extra: str) -> None:
