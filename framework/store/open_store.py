@@ -246,7 +246,26 @@ class ShardedStore(Concatenation):
                 self._identity = identify(path)
                 with open(path, "rb") as file:
                     manifest = from_json(self.path, file.read())
-                self._check_files(manifest)
+                # Report all that is wrong with names and sizes at once.
+                sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
+                if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
+                    what = "its manifest names files outside the directory"
+                    raise DataError(104, self.path, what, "pack it again")
+                entries = [entry for entry in os.scandir(self.path) if entry.is_file()]
+                present = {entry.name: entry.stat().st_size for entry in entries}
+                present.pop(MANIFEST, None)
+                wrong = [f"{name} is missing" for name in sizes if name not in present]
+                for name, size in sizes.items():
+                    if present.get(name, size) != size:
+                        wrong.append(f"{name} has {present[name]} bytes, not {size}")
+                wrong += [
+                    f"{name} does not belong here" for name in sorted(present.keys() - sizes.keys())
+                ]
+                if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
+                    wrong.append(f"the files do not hold {manifest.num_records} records")
+                if wrong:
+                    fix = "put the files in order, or pack it again"
+                    raise DataError(118, self.path, listed(wrong), fix)
                 return manifest
         except OSError as error:
             raise unreadable(self.path, error) from error
@@ -271,26 +290,6 @@ class ShardedStore(Concatenation):
     def close(self) -> None:
         super().close()
         self._stores = {}
-
-    def _check_files(self, manifest: Manifest) -> None:
-        # Report all that is wrong with names and sizes at once.
-        sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
-        if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
-            what = "its manifest names files outside the directory"
-            raise DataError(104, self.path, what, "pack it again")
-        entries = [entry for entry in os.scandir(self.path) if entry.is_file()]
-        present = {entry.name: entry.stat().st_size for entry in entries}
-        present.pop(MANIFEST, None)
-        wrong = [f"{name} is missing" for name in sizes if name not in present]
-        for name, size in sizes.items():
-            if present.get(name, size) != size:
-                wrong.append(f"{name} has {present[name]} bytes, not {size}")
-        wrong += [f"{name} does not belong here" for name in sorted(present.keys() - sizes.keys())]
-        if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
-            wrong.append(f"the files do not hold {manifest.num_records} records")
-        if wrong:
-            fix = "put the files in order, or pack it again"
-            raise DataError(118, self.path, listed(wrong), fix)
 
     def part(self, number: int) -> RecordStore:
         """Return the store in a file. DataError D118 if the file belongs to another data set."""

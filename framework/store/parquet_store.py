@@ -76,7 +76,16 @@ class ParquetStore(RecordStore):
             if column.kind in foreign.OF_STRINGS:
                 fields[name] = foreign.field_of_kind("", column.kind)
             elif column.form == "rows":
-                fields[name] = self._ragged_field(name, column)
+                rows: Any = None
+                for group in range(len(self._files.firsts) - 1):
+                    rows = self._group(group).values[name].values.values
+                    if len(rows):  # the first list that is not empty decides
+                        break
+                kind, where = column.kind or foreign.RAGGED, f"{self.path}: column {column.name}"
+                value = foreign.of_kind(rows.numpy(), kind, where, self.group)
+                fields[name] = foreign.field_of_kind(value, kind)
+                if 0 in fields[name].shape:
+                    raise DataError(167, where, "has only empty lists", "leave the column out")
             elif column.form in ("array", "name"):
                 array = self._group(self._first_group).values[name].values
                 if array.dtype.name not in foreign.DTYPES:
@@ -180,18 +189,6 @@ class ParquetStore(RecordStore):
             counts[number] = count
         return numbers, classes, counts
 
-    def _ragged_field(self, name: str, column: column_files.FieldColumn) -> Field:
-        rows: Any = None
-        for group in range(len(self._files.firsts) - 1):
-            rows = self._group(group).values[name].values.values
-            if len(rows):  # the first list that is not empty decides
-                break
-        kind, where = column.kind or foreign.RAGGED, f"{self.path}: column {column.name}"
-        field = foreign.field_of_kind(foreign.of_kind(rows.numpy(), kind, where, self.group), kind)
-        if 0 in field.shape:
-            raise DataError(167, where, "has only empty lists", "leave the column out")
-        return field
-
     def _first_value(self, name: str, index: int) -> Any:
         row = np.array([index])  # of the first group that has any
         return self._taken(name, self._group(self._first_group).values[name], row, row)[0]
@@ -218,6 +215,7 @@ class ParquetStore(RecordStore):
         return (note,)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        """Return rows. DataError D167 for arrays of another shape or dtype than the first row's."""
         places = indices.numpy()
         count = len(self)
         if len(places) and not 0 <= places.min() <= places.max() < count:
@@ -231,8 +229,20 @@ class ParquetStore(RecordStore):
             spots.append(torch.from_numpy(chosen))
             rows = places[chosen] - self._files.firsts[group]
             for name, column in self._group(group).values.items():
-                parts[name].append(self._taken(name, column, rows, places[chosen]))
-                self._check(name, parts[name][-1], places[chosen])
+                lot = self._taken(name, column, rows, places[chosen])
+                parts[name].append(lot)
+                if isinstance(lot, list) or not len(chosen):
+                    continue
+                array, shape = lot, fields[name].shape
+                if isinstance(lot, Ragged):
+                    array, shape = lot.values, fields[name].row_shape
+                dtype = str(array.dtype).removeprefix("torch.")
+                if tuple(array.shape[1:]) != tuple(shape) or dtype != fields[name].dtype:
+                    what = f"is {dtype} {tuple(array.shape[1:])}, but the first row has "
+                    what += f"{fields[name].dtype} {tuple(shape)}"
+                    fix = f"give all rows one shape, or choose columns: {self._advice()}"
+                    where = f"{self.name(int(places[chosen[0]]))}: {name}"
+                    raise DataError(167, where, what, fix)
         order = torch.argsort(torch.cat(spots))
         records: Records = {}
         for name, field in fields.items():
@@ -241,21 +251,6 @@ class ParquetStore(RecordStore):
                 strings = [np.frombuffer(data, np.uint8) for data in records[name]]
                 records[name] = ragged_of(strings, field)
         return records
-
-    def _check(self, name: str, lot: Any, indices: np.ndarray) -> None:
-        """Raise DataError D167 for arrays of another shape or dtype than the first row's."""
-        if isinstance(lot, list) or not len(indices):
-            return
-        field = self.manifest.fields[name]
-        array, shape = lot, field.shape
-        if isinstance(lot, Ragged):
-            array, shape = lot.values, field.row_shape
-        dtype = str(array.dtype).removeprefix("torch.")
-        if tuple(array.shape[1:]) != tuple(shape) or dtype != field.dtype:
-            what = f"is {dtype} {tuple(array.shape[1:])}, but the first row has "
-            what += f"{field.dtype} {tuple(shape)}"
-            fix = f"give all rows one shape, or choose columns: {self._advice()}"
-            raise DataError(167, f"{self.name(int(indices[0]))}: {name}", what, fix)
 
     def _taken(
         self, name: str, column: column_files.ColumnValues, rows: np.ndarray, indices: np.ndarray

@@ -223,7 +223,21 @@ class ResidentStore(RecordStore):
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         """Return tensors on the device. The first read copies the whole store there."""
         if not self._tensors:
-            self._load()
+            count = self.manifest.num_records
+            try:
+                for start in range(0, count, BLOCK_RECORDS):
+                    stop = min(start + BLOCK_RECORDS, count)
+                    for name, values in self.store.read(torch.arange(start, stop)).items():
+                        if name not in self._tensors:
+                            shape = (count, *values.shape[1:])
+                            self._tensors[name] = values.new_empty(shape, device=self.device)
+                        self._tensors[name][start:stop] = values.to(self.device)
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                self._tensors = {}
+                what = f"the set does not fit on {self.device}"
+                fix = "set data.stage=ram or none"
+                raise ResourceError(107, "data.stage = device", what, fix) from error
+            self.store.close()
         there = indices.to(self.device, non_blocking=True)
         return {name: tensor.index_select(0, there) for name, tensor in self._tensors.items()}
 
@@ -247,23 +261,6 @@ class ResidentStore(RecordStore):
 
     def close(self) -> None:
         self._tensors = {}
-        self.store.close()
-
-    def _load(self) -> None:
-        count = self.manifest.num_records
-        try:
-            for start in range(0, count, BLOCK_RECORDS):
-                stop = min(start + BLOCK_RECORDS, count)
-                for name, values in self.store.read(torch.arange(start, stop)).items():
-                    if name not in self._tensors:
-                        shape = (count, *values.shape[1:])
-                        self._tensors[name] = values.new_empty(shape, device=self.device)
-                    self._tensors[name][start:stop] = values.to(self.device)
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            self._tensors = {}
-            what = f"the set does not fit on {self.device}"
-            fix = "set data.stage=ram or none"
-            raise ResourceError(107, "data.stage = device", what, fix) from error
         self.store.close()
 
 
