@@ -244,7 +244,14 @@ def _decoded(container: Any, stream: Any, max_pixels: int) -> Iterator[_Timed]:
         elif stream.average_rate:
             end += 1 / stream.average_rate
         yield _Timed(frame, begin, end)
-    declared = _declared(stream)
+    declared, name = Fraction(0), stream.container.format.name  # in seconds
+    # QuickTime's reader itself notices a missing end, and edits may leave frames out.
+    if name == "avi" and stream.average_rate:
+        declared = stream.frames / stream.average_rate
+    elif name.startswith("matroska"):
+        with suppress(ValueError, ZeroDivisionError):  # a text such as 00:01:02.500000000
+            hours, minutes, seconds = stream.metadata.get("DURATION", "").split(":")
+            declared = (int(hours) * 60 + int(minutes)) * 60 + Fraction(seconds)
     if end - start < ENOUGH * declared:
         seconds = f"{float(end - start):.3g} of {float(declared):.3g} seconds"
         raise BadVideo(f"truncated: {seconds}")
@@ -254,21 +261,6 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
         size = f"frames of {height} x {width} pixels"
         raise BadVideo(f"{size} are more than {max_pixels}, which pack.max_pixels may raise")
-
-
-def _declared(stream: Any) -> Fraction:
-    """Return the duration that the file declares, in seconds; 0 if it does not.
-
-    QuickTime's reader itself notices a missing end, and edits may leave frames out.
-    """
-    name = stream.container.format.name
-    if name == "avi" and stream.average_rate:
-        return stream.frames / stream.average_rate
-    if name.startswith("matroska"):
-        with suppress(ValueError, ZeroDivisionError):  # a text such as 00:01:02.500000000
-            hours, minutes, seconds = stream.metadata.get("DURATION", "").split(":")
-            return (int(hours) * 60 + int(minutes)) * 60 + Fraction(seconds)
-    return Fraction(0)
 
 
 def _at_rate(frames: Iterator[_Timed], rate: Fraction) -> Iterator[_Timed]:
