@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 import framework
-from framework.commands.predict.predict import _input
 from framework.commands.predict.prediction_job import Prediction, predict
+from framework.config.prepare_data import input_of
 from framework.config.saved_run import SavedRun
 from framework.measure.clock import NoClock
 from framework.measure.host import threads_per_rank
@@ -38,6 +38,7 @@ FOLDER = {
     "_target_": "framework.input.folder.FolderInput",
     "classes": None,
     "label_pattern": None,
+    "labeled": False,
 }
 
 
@@ -102,7 +103,7 @@ def evaluated(run: SavedRun, store: str) -> float:
 def predicted(run: SavedRun, block: dict) -> float:
     Path("table.csv").unlink(missing_ok=True)
     start = time.perf_counter()
-    source = _input(block, "fail", (), run)
+    source = run.prepared(input_of("input", block, {"on_error": "fail"}, ()))
     prediction = Prediction(run, source, block, Path("table.csv"), "table", 1, skip_bad=False)
     made = predict(prediction, lambda _, __: None)
     return made.num_records / (time.perf_counter() - start)

@@ -136,8 +136,12 @@ class MarkedInput(contract.InputTraits):
                 )
         return (*contract.notes_of(self.source), *lines)
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
         inputs = self.source.manifest
         check_present(self.kinds, inputs.fields)
         fields: dict[str, Field] = {}
