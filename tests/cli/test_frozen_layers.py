@@ -14,7 +14,7 @@ SAVED = ("checkpoint.every_steps=1", "checkpoint.keep=20")
 THAW = 3
 FROZEN = (
     *(f"freeze={{features.0: {THAW}, features.1: null}}", "schedule=constant", "optim=adamw"),
-    *("optim.no_decay=[norm,bias]", "optim.groups=[{match: head, lr: 0.5}]", "ema_decay=0.9"),
+    *("optim.no_decay=[norm,bias]", "optim.groups=[{match: head, lr: 0.02}]", "ema_decay=0.9"),
 )
 
 
@@ -47,7 +47,7 @@ def test_a_table_of_the_groups_is_printed_before_the_first_step():
     table = [line.split() for line in done.err.splitlines()]
     assert ["group", "tensors", "parameters", "lr", "weight", "decay", "thaws", "at"] in table
     assert f"others 1 288 0.001 0.01 step {THAW}".split() in table
-    assert ["head,", "no", "decay", "1", "10", "0.5", "0"] in table
+    assert ["head,", "no", "decay", "1", "10", "0.02", "0"] in table
 
 
 @pytest.mark.parametrize(
