@@ -133,9 +133,8 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
         packages = (*packages, f"{package}.")
         fix = f"{pip_install(EXTRAS[package])}, or correct the name"
     try:
-        if (
-            targets.is_foreign(target) and package == "transformers"
-        ):  # keep it off the network, and quiet
+        # keep it off the network, and quiet
+        if targets.is_foreign(target) and package == "transformers":
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
             from transformers.utils import logging  # noqa: PLC0415
 

@@ -303,9 +303,8 @@ def read_meta(path: str) -> Meta:
     size = os.path.getsize(path)
     words = np.frombuffer(head[:META_BYTES].ljust(META_BYTES, b"\0"), "<u4")
     page_bytes, again = int(words[10]), "pack it again"
-    if (
-        len(head) >= META_BYTES and words[6] == foreign.LMDB_MAGIC
-    ):  # LMDB 1.0's pages have longer headers
+    # LMDB 1.0's pages have longer headers
+    if len(head) >= META_BYTES and words[6] == foreign.LMDB_MAGIC:
         what = f"LMDB 1.0's data version {words[7]}, this reads {DATA_VERSION}"
         raise DataError(102, path, what, again)
     if len(head) < META_BYTES or words[4] != foreign.LMDB_MAGIC:
