@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import AnyNode, Container, OmegaConf
@@ -46,6 +47,15 @@ AVERAGING = ("ema_decay", "ema_every", "ema_ramp", "ema_lookahead")
 KEYS = ("seed", "shuffle", "last", "limit", "clip_norm", *AVERAGING, *SELECTING)
 PATIENCE = "stop.patience"  # the watcher that ends a run without a better validation
 FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
+KINDS = {  # of the parts of a state
+    **dict.fromkeys(("model", "optimizer", "precision", "progress", "order"), dict),
+    **dict.fromkeys(("best", "val", "pending", "watching", "learned", "ends"), dict),
+    **dict.fromkeys(("average", "schedule", "validation"), (dict, NoneType)),
+    "generators": list,
+    "trained_s": float,
+    "ended": str,
+    "init": (str, NoneType),
+}
 
 
 class SavedConfig(NamedTuple):
@@ -318,6 +328,9 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
     resume = assembly.config["resume"]
     run = resume["run"]
     with fits_run(run):
+        for name, kinds in KINDS.items():
+            if not isinstance(state[name], kinds):
+                raise TypeError(f"{name} is {type(state[name]).__name__}")
         val_changed = state["validation"] != assembly.validates
         if val_changed:
             # what the watchers remember, but not the best metric on other data

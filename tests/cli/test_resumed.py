@@ -177,8 +177,8 @@ def test_another_store_in_a_set_is_other_validation_data(linear):
 
 @pytest.mark.parametrize(
     "part",
-    [{"progress": ["x"]}, {"generators": [torch.zeros(2)]}],
-    ids=["progress", "generators"],
+    [{"init": ["x"]}, {"progress": ["x"]}, {"ends": 3}, {"generators": [torch.zeros(2)]}],
+    ids=["init", "progress", "ends", "generators"],
 )
 def test_a_state_with_a_part_of_another_kind_is_refused_in_one_line(part):
     trained("max_steps=2", *SHORT, "hydra.run.dir=run")
