@@ -301,7 +301,7 @@ def choice_notes(assembly: Assembly) -> list[str]:
     declared = {
         name: value
         for name, value in assembly.from_data.items()
-        if value is not None and value == assembly.declared.value(name.rpartition(".")[2])
+        if value is not None and value == assembly.declared.get(name.rpartition(".")[2])
     }
     if declared:
         notes.append(f"from the model: {_typed(declared)}")

@@ -33,11 +33,11 @@ from framework.data.source import LiveTuning
 from framework.errors import ConfigError, DistributedError, say, words_of
 from framework.measure.clock import ENDING, ProfiledClock, make_clock
 from framework.measure.host import cores_per_rank, stay_on_gpu_node
-from framework.order.batches import Order, OrderChoice
+from framework.order.batches import Order
 from framework.order.select import Fold
 from framework.system.memory import keep_freed_memory, use
 from framework.system.rng import choose_algorithms, seed_generators
-from framework.train.parameter_groups import Scaling, optimizer_keys, scaling_of
+from framework.train.parameter_groups import optimizer_keys, scaling_of
 from framework.train.weights import is_sharded
 from framework.transform.none import NoTransform
 
@@ -46,11 +46,8 @@ from framework.transform.none import NoTransform
 class Assembly:
     """The parts that deliver a run's data, each built after the parts that it needs.
 
-    ``close`` releases their threads, files and memory.
-
     Args:
-        config: The configuration, resolved by Hydra into plain values. Each ``auto`` is replaced by
-            a value that the data determines.
+        config: The configuration as plain values. The data replaces each ``auto``.
         allowed: Prefixes of the user's packages, whose classes the configuration may name.
         say: Prints a note or a warning. Only rank 0 prints.
         profile: The folder for a trace of a few steps; None: no trace.
@@ -105,6 +102,11 @@ class Assembly:
                 records = f"{order.num_used} records, fewer than a batch of {order.batch_size}"
                 fix = "lower batch_size, or choose short or wrap"
                 raise ConfigError(134, "last = drop", f"leaves nothing of {records}", fix)
+            # how the learning rate follows the batch size
+            self.scaling = scaling_of(self.config["optim"], order.batch_size)
+            # why steps cannot be captured as a CUDA graph, or None
+            self.graph_refusal = graph_refusal(self.config, parallel, source)
+            self.captures = self.config["cuda_graph"] and self.graph_refusal is None
             # all ranks learn the same, with the same code
             code = {"torch": str(torch.__version__), "code": code_digest()}
             check_agreement(parallel, {**self.learns, **code})
@@ -130,11 +132,10 @@ class Assembly:
         self.train_source = train
         self.val_sources: dict[str, Source] = {}  # by name: "" is the only one
         for name, given in val_sets(config["data"]).items():
-            split = split_of(name)
-            source = opened(split, given, config)
+            where = f"data.{split_of(name)}"
+            source = opened(split_of(name), given, config)
             stack.callback(source.close)
-            agreed = with_agreed_classes(train, source, config["select"], f"data.{split}")
-            self.val_sources[name] = agreed
+            self.val_sources[name] = with_agreed_classes(train, source, config["select"], where)
         return from_data
 
     def _loader(self, split: str, source: Source, clock: Clock, waits: Waits) -> Loader:
@@ -142,9 +143,8 @@ class Assembly:
         given = data["train"]
         if split != "train":
             given = val_sets(data)[split.partition(".")[2]]
-        check = LabelCheck(
-            f"data.{split} = {targets.data_name(given)}", source.key
-        )  # checks nothing yet
+        # checks nothing yet
+        check = LabelCheck(f"data.{split} = {targets.data_name(given)}", source.key)
         self.label_checks[split] = check
         finish = self.augmenter(split == "train")
         context = LoaderContext(source, self.device, finish, clock, waits, check)
@@ -167,11 +167,6 @@ class Assembly:
         return self.train_source.sample(NUM_SAMPLES)
 
     @property
-    def scaling(self) -> Scaling:
-        """How the learning rate follows the batch size."""
-        return scaling_of(self.config["optim"], self.train_source.order.batch_size)
-
-    @property
     def effective(self) -> dict[str, float]:
         """The batch size over all ranks, and the ``lr`` and ``warmup_steps`` that it leads to."""
         schedule = self.config["schedule"]
@@ -192,16 +187,6 @@ class Assembly:
         """The facts that identify the validation data; None without validation."""
         manifests = {name: source.manifest for name, source in self.val_sources.items()}
         return resume.validation_data(manifests, self.config)
-
-    @property
-    def graph_refusal(self) -> str | None:
-        """The reason why steps cannot be captured as a CUDA graph; None if they can."""
-        return graph_refusal(self.config, self.parallel, self.train_source)
-
-    @property
-    def captures(self) -> bool:
-        """Whether steps are captured as a CUDA graph."""
-        return self.config["cuda_graph"] and self.graph_refusal is None
 
     def build(self, name: str, **runtime: Any) -> Any:
         """Build the part that the block ``name`` of the configuration describes."""
@@ -297,10 +282,9 @@ def source_context(
         window=config["order"].get("window_blocks", 1),
         virtual_ranks=virtual_ranks,
     )
-    order_choice: OrderChoice | None = None
+    order_choice = fold = None
     if "_target_" in config["order"]:
         order_choice = build("order", config["order"], allowed)
-    fold: Fold | None = None
     if config["folds"] is not None:
         fold = Fold(config["fold"], config["folds"], config["fold_by"])
     key, block = "transform", config["transform"]
@@ -417,17 +401,15 @@ def gathered(parallel: Parallel, values: Mapping[str, Any]) -> list[dict[str, An
 
 
 def check_agreement(parallel: Parallel, facts: resume.Learned) -> None:
-    """Compare the facts of all ranks with rank 0's. All ranks call it together.
+    """Compare the facts of all ranks with rank 0's: DistributedError P105 on every rank.
 
-    DistributedError P105, on every rank, with the rank and the facts that differ.
+    All ranks call it together.
     """
-    if parallel.world_size == 1:
-        return
     leader, *others = gathered(parallel, facts)
     for rank, other in enumerate(others, 1):
         differences = [
             f"{key} ({other.get(key)}, rank 0 has {leader.get(key)})"
-            for key in dict.fromkeys([*leader, *other])
+            for key in {**leader, **other}
             if leader.get(key) != other.get(key)
         ]
         if differences:

@@ -1,20 +1,12 @@
 """What the word ``auto`` stands for: facts that a configuration takes from its model or its data.
 
-``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
-model, the objective, the transform, the augmentation and the metrics. Other keys with the value
-``auto`` keep it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for
-the first ones. A typed value counts, unless it contradicts the data.
-
 A model of another library declares size, mean and deviation of the images that its weights were
-trained on. They count before the data.
-
-``objective.predicts=auto`` is ``classes`` if the target holds whole numbers, else ``numbers``.
-``objective.class_weights=balanced`` stands for weights by the label counts of the training data.
+trained on, which count before the data. A typed value counts, unless it contradicts the data.
 """
 
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any, NamedTuple, final
@@ -32,7 +24,7 @@ from framework.store.store_facts import StoreFacts, num_channels, of_batch, stat
 AUTO = "auto"
 CLASS_WEIGHTS = "class_weights"
 PREDICTS = "predicts"
-CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")
+CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")  # the last two: of libraries
 CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
 SIZES = ("size", "resize")
@@ -47,23 +39,13 @@ PIXEL = 1 / 255  # the scale for bytes in 0..1, as our parts take mean and std
 CLOSE = 1e-3  # between two values that are meant to be the same
 
 
-class DeclaredInputs(NamedTuple):
-    """What a model says about its images; None for what it does not say."""
-
-    size: list[int] | None = None  # height and width in pixels
-    resize: int | None = None  # the shorter side before the crop, in pixels
-    mean: list[float] | None = None  # per channel, for pixels in 0..1
-    std: list[float] | None = None
-
-    def value(self, key: str) -> Any:
-        """Return what is declared for a key of a transform or an augmentation."""
-        return self._asdict().get(key)
+# What a model says about its images, None for what it does not say: ``size`` (height and width in
+# pixels), ``resize`` (the shorter side before the crop), ``mean`` and ``std`` (per channel, for
+# pixels in 0..1).
+Declared = Mapping[str, Any]
 
 
-NOTHING = DeclaredInputs()
-
-
-def declared_inputs(config: Config) -> DeclaredInputs:
+def declared_inputs(config: Config) -> Declared:
     """Return what the model declares, if its weights are pretrained or ``init`` gives some.
 
     A run of ours, whose weights know other numbers, declares nothing. ConfigError C305 for a
@@ -84,24 +66,30 @@ def declared_inputs(config: Config) -> DeclaredInputs:
                 if (known := get_pretrained_cfg(block["model_name"])) is not None:
                     size = _pair(block.get("img_size") or None) or list(known.input_size[1:])
                     resize = round(min(size) / (known.crop_pct or 1))
-                    return DeclaredInputs(size, resize, _numbers(known.mean), _numbers(known.std))
+                    return _declared(size, resize, known.mean, known.std)
             if target.startswith("torchvision."):
                 from torchvision.models import get_model_weights  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
                 weights = str(block.get("weights") or "DEFAULT").rpartition(".")[2]
                 name = target.rpartition(".")[2]
                 given = vars(get_model_weights(name)[weights].transforms())
-                resize = given.get("resize_size")
+                resize, *_ = given.get("resize_size") or [None]
                 size = _pair(given.get("crop_size") or resize)
-                mean, std = _numbers(given.get("mean")), _numbers(given.get("std"))
-                return DeclaredInputs(size, resize[0] if resize else None, mean, std)
-    return NOTHING
+                return _declared(size, resize, given.get("mean"), given.get("std"))
+    return {}
 
 
-def _of_folder(folder: str) -> DeclaredInputs:
+def _declared(size: Any, resize: Any, mean: Any, std: Any) -> Declared:
+    known: Config = {"size": size, "resize": resize}
+    for name, values in (("mean", mean), ("std", std)):
+        known[name] = None if values is None else [float(value) for value in values]
+    return known
+
+
+def _of_folder(folder: str) -> Declared:
     path = os.path.join(folder, PROCESSOR)
     if not os.path.isfile(path):
-        return NOTHING
+        return {}
     try:
         with open(path, encoding="utf-8") as file:
             given = json.load(file)
@@ -112,12 +100,11 @@ def _of_folder(folder: str) -> DeclaredInputs:
         if shortest is not None and crop is None and "crop_pct" in given:
             crop = shortest
             resize = round(_pixels(shortest) / given["crop_pct"])
-        declared = DeclaredInputs(_pair(size if crop is None else crop), resize)
+        mean, std = given.get("image_mean"), given.get("image_std")
         is_scaled = abs(given.get("rescale_factor", PIXEL) - PIXEL) < CLOSE * PIXEL
         if not given.get("do_normalize", True) or not is_scaled:
-            return declared
-        mean, std = _numbers(given.get("image_mean")), _numbers(given.get("image_std"))
-        return declared._replace(mean=mean, std=std)
+            mean = std = None
+        return _declared(_pair(size if crop is None else crop), resize, mean, std)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         what = f"is no description of images ({type(error).__name__})"
         fix = "correct it, or remove it and type what the model needs"
@@ -139,11 +126,7 @@ def _pixels(value: Any) -> int:
     return int(value)
 
 
-def _numbers(values: Any) -> list[float] | None:
-    return None if values is None else [float(value) for value in values]
-
-
-def with_declared_sizes(config: Config, declared: DeclaredInputs) -> tuple[Config, Config]:
+def with_declared_sizes(config: Config, declared: Declared) -> tuple[Config, Config]:
     """Replace ``auto`` sizes of the transforms by what the model declares.
 
     Return the configuration, and the sizes by dotted name. ConfigError C304 for a size that the
@@ -153,7 +136,7 @@ def with_declared_sizes(config: Config, declared: DeclaredInputs) -> tuple[Confi
     numbers: Config = {}
     for name, block, key in _image_keys(config, SIZES):
         if block[key] == AUTO:
-            value = declared.value(key)
+            value = declared.get(key)
             if value is None:
                 what = "cannot be known: the model declares no such size for its weights"
                 raise ConfigError(304, f"{name} = {AUTO}", what, f"type it: {name}=[224,224], say")
@@ -161,16 +144,14 @@ def with_declared_sizes(config: Config, declared: DeclaredInputs) -> tuple[Confi
     return config, numbers
 
 
-def contradictions(
-    config: Config, declared: DeclaredInputs, automatic: Collection[str]
-) -> list[str]:
+def contradictions(config: Config, declared: Declared, automatic: Collection[str]) -> list[str]:
     """Return a note for each typed size, mean and deviation that differs from what is declared.
 
     ``automatic`` are the dotted names of values that nobody has typed.
     """
     notes: list[str] = []
     for name, block, key in _image_keys(config, (*SIZES, *STATISTICS)):
-        wanted, value = declared.value(key), block[key]
+        wanted, value = declared.get(key), block[key]
         if value is None or wanted is None or name in automatic:
             continue
         own, other = np.atleast_1d(value), np.atleast_1d(wanted)
@@ -205,8 +186,7 @@ class _Place(NamedTuple):
     @property
     def field(self) -> str:
         """The field that the block changes; the first one if it changes several alike."""
-        fields = self.block.get("field", "image")
-        return str(fields[0]) if isinstance(fields, list) and fields else str(fields)
+        return str(_first(self.block.get("field", "image")))
 
 
 def _places(part: Any, where: str) -> Iterator[_Place]:
@@ -225,19 +205,18 @@ def is_wanted(part: Any) -> bool:
 
 
 def resolve(
-    config: Config, source: Source, parts: Sequence[str] = PARTS, declared: DeclaredInputs = NOTHING
+    config: Config, source: Source, parts: Sequence[str] = PARTS, declared: Declared | None = None
 ) -> tuple[Config, Config]:
     """Replace ``auto`` in some parts by what ``source`` holds, and compare the typed facts with it.
 
-    Return the configuration with numbers, and the numbers alone by dotted name. What the model has
-    ``declared`` counts before the data.
+    Return the configuration with numbers, and the numbers alone by dotted name.
 
     Raises:
         ConfigError: C154 or C156 for a typed value that contradicts the data, C157 for a fact that
             the data does not tell, C316 for weights of classes.
     """
     config = {**config, **{name: deepcopy(config.get(name)) for name in parts}}
-    data = _Data(config, source, declared)
+    data = _Data(config, source, declared or {})
     numbers: Config = {}
     for part in parts:
         for place in list(_places(config[part], part)):
@@ -251,10 +230,10 @@ def resolve(
 def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | None:
     """Return the error of a model that fails because another number of channels was typed, or None.
 
-    Only a model that fails is compared: the manifest does not know what the user's own transform or
-    augmentation makes of an image. ``why`` is what the model said.
+    Only a model that failed, as it says ``why``, is compared: the manifest does not know what the
+    user's own transform or augmentation makes of an image.
     """
-    data = _Data(config, source, NOTHING)
+    data = _Data(config, source, {})
     stored = data.channels(data.input)
     for key in CHANNELS:
         typed = config["model"].get(key)
@@ -269,15 +248,14 @@ def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | No
 class _Data:
     """The facts that the training data tells, each None if it does not."""
 
-    def __init__(self, config: Config, source: Source, declared: DeclaredInputs) -> None:
+    def __init__(self, config: Config, source: Source, declared: Declared) -> None:
         self.declared = declared
         self.source = source
         self.fields = source.manifest.fields
         self.path = data_name(config["data"]["train"])
         objective = config["objective"]
         self.images = [name for name, field in self.fields.items() if num_channels(field)]
-        asked = objective.get("input")
-        self.asked = asked[0] if isinstance(asked, list) and asked else asked
+        self.asked = _first(objective.get("input"))
         candidates = ("image", *self.images)
         if isinstance(self.asked, str):
             candidates = (self.asked,)
@@ -286,15 +264,17 @@ class _Data:
         self.target = objective.get("target")
         losses = (objective.get("losses") or {}).values()
         blocks = [block for block in (objective, *losses) if isinstance(block, dict)]
-        ignored = [block["ignore_index"] for block in blocks if "ignore_index" in block]
-        self.ignore_index = next(iter(ignored), None)
+        ignored = (block["ignore_index"] for block in blocks if "ignore_index" in block)
+        self.ignore_index = next(ignored, None)
         manifest = source.manifest
         size = len(manifest.classes)
         # Labels of plain numbers up to ``ignored``, such as 255, end at the largest of the others.
-        is_ignored = self.ignore_index == size - 1 and is_numbered(manifest.classes)
-        if is_ignored and manifest.class_counts:
-            counted = [label for label, count in enumerate(manifest.class_counts) if count]
-            size = 1 + max((label for label in counted if label != self.ignore_index), default=-1)
+        if (
+            self.ignore_index == size - 1
+            and is_numbered(manifest.classes)
+            and manifest.class_counts
+        ):
+            size = 1 + max(np.flatnonzero(manifest.class_counts[:-1]).tolist(), default=-1)
         self.num_classes = size or None
         self._measured: dict[str, ChannelStatistics] | None = None
 
@@ -318,33 +298,33 @@ class _Data:
             field = self.fields.get(str(self.target))
             is_whole = field is not None and np.issubdtype(field.dtype, np.integer)
             return "classes" if field and is_whole and field.kind != "image" else "numbers"
-        asked = self.asked if place.key in CHANNELS else place.field
+        names = list(self.fields)
         if place.key in CLASSES:
-            value, example = self._num_values() or self.num_classes, "10"
-            what = f"{self.path} names no classes"
+            asked, value, example = self.target, self._num_values() or self.num_classes, "10"
+            what = "names no classes"
+        elif place.key in CHANNELS:
+            self._check_layout(where, place.name, self.input)
+            asked, value, example = self.asked, self.channels(self.input), "3"
+            what = "has no field with channels for the model"
         else:
-            name = self.input if place.key in CHANNELS else place.field
-            self._check_layout(where, place.name, name)
-            value, example = self.channels(name), "3"
-            what = f"{self.path} has no field with channels for the model"
-            if place.key not in CHANNELS:
-                value, example = self._moments(place), "[0.5]"
-                what = f"{self.path} has no statistics of {name!r}"
+            asked = place.field
+            self._check_layout(where, place.name, asked)
+            value, example = self._moments(place), "[0.5]"
+            what = f"has no statistics of {asked!r}"
         if value is not None:
             return value
         if isinstance(self.source, StoreSource | DALISource):
             self.source.sample(1)  # a record that cannot be read is the reason
         fix = f"type it: {place.name}={example}, say"
-        if place.key in CLASSES and isinstance(self.target, str) and self.target not in self.fields:
-            what = f"{self.path} has no field {self.target!r}"
-            what += did_you_mean(self.target, list(self.fields))
-            fix = f"set objective.target to one of {listed(list(self.fields))}"
-        is_unknown = isinstance(asked, str) and asked not in self.fields
-        if place.key not in CLASSES and is_unknown and len(self.images) == 1:
-            name = self.images[0]
-            what = f"{self.path} has no field {asked!r}, its images are {name!r}"
-            fix = f"set objective.input={name} augment.field={name}"
-        raise ConfigError(157, where, f"cannot be known: {what}", fix)
+        if isinstance(asked, str) and asked not in names:
+            if place.key in CLASSES:
+                what = f"has no field {asked!r}{did_you_mean(asked, names)}"
+                fix = f"set objective.target to one of {listed(names)}"
+            elif len(self.images) == 1:
+                name = self.images[0]
+                what = f"has no field {asked!r}, its images are {name!r}"
+                fix = f"set objective.input={name} augment.field={name}"
+        raise ConfigError(157, where, f"cannot be known: {self.path} {what}", fix)
 
     def _check_layout(self, where: str, key: str, name: str | None) -> None:
         """Raise ConfigError C157 for an array whose first axis is hardly the one of channels."""
@@ -356,7 +336,7 @@ class _Data:
         sides = sorted(shape[:2])
         if len(sides) < 2 or sides[0] < LEAST_SIDE or sides[1] > 3 * sides[0]:
             return
-        what = f"{name!r} is {field.dtype} {shape}"
+        what = f"cannot be known: {name!r} is {field.dtype} {shape}"
         if len(shape) == 3 and shape[2] in LIKELY_CHANNELS:
             what += ", which looks like [height, width, channels]"
             shape = [shape[2], *shape[:2]]
@@ -366,10 +346,10 @@ class _Data:
         else:
             return
         fix = f"change its shape to {shape}, or type {key} if the shape is right"
-        raise ConfigError(157, where, f"cannot be known: {what}", fix)
+        raise ConfigError(157, where, what, fix)
 
     def _num_values(self) -> int | None:
-        """Return how many numbers a record's target has, if they are no classes; else None.
+        """Return how many numbers a record's target has, if they are no classes.
 
         A vector of bool or uint8 says for each label whether it holds, unless it is the field
         ``label`` of named classes.
@@ -387,17 +367,18 @@ class _Data:
     def _weights(self, where: str) -> list[float]:
         """Return the weight of each class: the mean count of a class over its own.
 
-        A class without a record weighs 1. ConfigError C316 if the labels cannot be counted.
+        A class without a record weighs 1.
         """
         source, target = self.source, self.target
+        fix = "give a weight for each class"
         if not isinstance(source, StoreSource | DALISource) or not isinstance(target, str):
             what = f"the labels of {self.path} cannot be counted before training"
-            raise ConfigError(316, where, what, "give a weight for each class")
+            raise ConfigError(316, where, what, fix)
         labels = StoreFacts(source.store).values(target)[source.order.used().numpy()]
         labels = labels[labels != self.ignore_index]
         if not np.issubdtype(labels.dtype, np.integer) or labels.min(initial=0) < 0:
             what = f"{target!r} of {self.path} does not hold the numbers of classes"
-            raise ConfigError(316, where, what, "give a weight for each class")
+            raise ConfigError(316, where, what, fix)
         counts = np.bincount(labels.astype(np.int64), minlength=self.num_classes or 0)
         mean = counts.sum() / max(1, np.count_nonzero(counts))
         return [round(float(mean / count), 6) if count else 1.0 for count in counts]
@@ -405,7 +386,7 @@ class _Data:
     def _moments(self, place: _Place) -> list[float] | None:
         """Return what was declared, or measured while packing. Other data is measured now."""
         name = place.field
-        declared = self.declared.value(place.key)
+        declared = self.declared.get(place.key)
         if declared is not None and len(declared) in (1, self.channels(name)):
             return declared
         if name not in self.images:
@@ -448,6 +429,10 @@ class _Data:
             what = f"has {_counted(len(value), 'number')}, {what}"
             fix = "leave mean and std out, or give both with one number, or with one per channel"
             raise ConfigError(156, where, what, fix)
+
+
+def _first(names: Any) -> Any:
+    return names[0] if isinstance(names, list) and names else names
 
 
 def _counted(number: int, noun: str, plural: str = "s") -> str:

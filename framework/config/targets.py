@@ -70,28 +70,24 @@ def static_signature(target: str) -> Signature | None:
 
     The source is read, and nothing is executed.
     """
-    parts = target.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        path = _module_path(tuple(parts[:cut]), os.getcwd())
-        if path is not None:
-            return _find(path, parts[-1]) if cut == len(parts) - 1 else None
-    return None
+    module, _, name = target.rpartition(".")
+    path = _module_path(module, os.getcwd())
+    return None if path is None else _find(path, name)
 
 
 @cache
-def _module_path(parts: tuple[str, ...], folder: str) -> Path | None:
+def _module_path(module: str, folder: str) -> Path | None:
     """Return the file of a module, without running its package."""
+    package, *parts = module.split(".")
     try:  # the folder comes last, which is on the path only once the user allows packages there
-        spec = importlib.util.find_spec(parts[0]) or PathFinder.find_spec(parts[0], [folder])
+        spec = importlib.util.find_spec(package) or PathFinder.find_spec(package, [folder])
     except (ImportError, ValueError):
         return None
-    if spec is None or spec.origin is None:
+    if spec is None or spec.origin is None or (parts and not spec.submodule_search_locations):
         return None
     base = Path(spec.origin)
-    if len(parts) > 1:
-        if not spec.submodule_search_locations:
-            return None
-        base = base.parent.joinpath(*parts[1:])
+    if parts:
+        base = base.parent.joinpath(*parts)
     candidates = (base.with_suffix(".py"), base / "__init__.py")
     return next((path for path in candidates if path.is_file()), None)
 
@@ -136,7 +132,7 @@ def _of_arguments(arguments: ast.arguments) -> Signature:
 
 def _classes_of(module: str) -> frozenset[str]:
     """Return the classes in a module's ``__all__``; none if it is not installed."""
-    path = _module_path(tuple(module.split(".")), os.getcwd())
+    path = _module_path(module, os.getcwd())
     if path is None:
         return frozenset()
     names: set[str] = set()
@@ -284,19 +280,18 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
         signature = static_signature(target)
         if signature is None or signature.open:
             continue
-        names = signature.names
+        names = (*signature.names, *SPECIAL)
         if where == "optim":
-            names = (*names, *OPTIM_KEYS)
+            names += OPTIM_KEYS
         elif where == "schedule" and "optimizer" in names:  # a scheduler of torch
-            names = (*names, "per")
+            names += ("per",)
         elif where == "schedule" and "warmup_steps" in names:
-            names = (*names, "warmup_epochs")
+            names += ("warmup_epochs",)
         elif where == "input" or re.fullmatch(r"prepare\.\w+\.input", where):
-            names = (*names, *MARK_KEYS)
+            names += MARK_KEYS
         for key in map(str, block):
-            if key not in SPECIAL and key not in names:
-                hint = did_you_mean(key, (*names, *SPECIAL), where)
-                what = f"{target} has no argument {key!r}{hint}"
+            if key not in names:
+                what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
                 fix = "correct or remove it"
                 raise ConfigError(106, f"{where}.{key} = {block[key]}", what, fix)
 
@@ -311,10 +306,10 @@ def makes_data(data: Config) -> bool:
 
 
 def val_sets(data: Config) -> dict[str, Any]:
-    """Return what ``data.val`` gives for each validation set by its name.
+    """Return what ``data.val`` gives for each validation set by its name; a single one is ``""``.
 
-    A single set is called ``""``. There are several if ``data.val`` maps names to what one set may
-    be: a path, a block that makes an object, or with ``data=mixture``, paths of stores by name.
+    There are several if ``data.val`` maps names to what one set may be: a path, a block that makes
+    an object, or with ``data=mixture``, paths of stores by name.
     """
     val = data.get("val")
     if not val:

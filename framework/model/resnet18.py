@@ -45,19 +45,12 @@ class ResNet18(nn.Module):
         else:
             fix = "choose large (224x224) or small (32x32)"
             raise ConfigError(112, f"model.stem = {stem}", "not a stem", fix)
-        layers = [
-            nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool),
-            _BasicBlock(64, 64, 1),
-            _BasicBlock(64, 64, 1),
-            _BasicBlock(64, 128, 2),
-            _BasicBlock(128, 128, 1),
-            _BasicBlock(128, 256, 2),
-            _BasicBlock(256, 256, 1),
-            _BasicBlock(256, 512, 2),
-            _BasicBlock(512, 512, 1),
-            nn.AdaptiveAvgPool2d(1),
+        layers: list[nn.Module] = [
+            nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool)
         ]
-        self.features = nn.Sequential(*layers)
+        for before, after, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
+            layers += [_BasicBlock(before, after, stride), _BasicBlock(after, after, 1)]
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
         self.head = nn.Linear(512, num_classes)
 
     def forward(self, image: Tensor) -> Tensor:

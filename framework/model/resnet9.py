@@ -5,7 +5,7 @@ from typing import final
 from torch import Tensor, nn
 
 
-def _block(in_channels: int, out_channels: int, pool: bool) -> nn.Sequential:
+def _block(in_channels: int, out_channels: int, pool: bool = False) -> nn.Sequential:
     layers: list[nn.Module] = [
         nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False),
         nn.BatchNorm2d(out_channels),
@@ -19,9 +19,7 @@ def _block(in_channels: int, out_channels: int, pool: bool) -> nn.Sequential:
 class _Residual(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.inside = nn.Sequential(
-            _block(channels, channels, pool=False), _block(channels, channels, pool=False)
-        )
+        self.inside = nn.Sequential(_block(channels, channels), _block(channels, channels))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.inside(x)
@@ -34,7 +32,7 @@ class ResNet9(nn.Module):
     def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            _block(in_channels, width, pool=False),
+            _block(in_channels, width),
             _block(width, 2 * width, pool=True),
             _Residual(2 * width),
             _block(2 * width, 4 * width, pool=True),

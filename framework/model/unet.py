@@ -38,9 +38,8 @@ class UNet(nn.Module):
         )
         self.join = nn.ModuleList(_block(2 * above, above) for above in widths[:-1])
         self.last = nn.Conv2d(width, channels, 1)
-        nn.init.zeros_(self.last.weight)
-        assert self.last.bias is not None
-        nn.init.zeros_(self.last.bias)
+        for parameter in self.last.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = image.shape[2:]

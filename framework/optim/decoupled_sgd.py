@@ -31,7 +31,7 @@ class DecoupledSGD(torch.optim.SGD):
         groups = list(params)
         if groups and not isinstance(groups[0], dict):
             groups = [{"params": groups}]
-        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        options: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         coupled: list[dict[str, Any]] = []  # the groups with torch's options in place of ours
         for group in groups:
             own: dict[str, Any] = {**options, **group}
@@ -42,12 +42,4 @@ class DecoupledSGD(torch.optim.SGD):
                 decay = own["weight_decay"] / own["lr"]
             rate = own["lr"] / (1 + 1 / (1 - own["momentum"]))
             coupled.append({**own, "lr": rate, "weight_decay": decay})
-        super().__init__(
-            coupled,
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            nesterov=True,
-            foreach=foreach,
-            fused=fused,
-        )
+        super().__init__(coupled, **options, nesterov=True, foreach=foreach, fused=fused)

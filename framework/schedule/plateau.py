@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -15,22 +15,13 @@ class Plateau:
     """The optimizer's own rate, times ``factor`` for each time that the metric stopped improving.
 
     torch's ReduceLROnPlateau decides. It sees one optimizer with the rate 1.
-
-    Args:
-        metric: The metric of validation to follow.
-        mode: ``min`` if a smaller metric is better, else ``max``.
-        factor: The share of the rate that is left after each fall.
-        patience: Validations in a row without an improvement, before the next one lowers the rate.
-        threshold: The least improvement, as a share of the best value.
-        cooldown: Validations after a fall that do not count.
-        final: The least factor on the optimizer's own rate.
-        warmup_steps: Optimizer steps up to the full rate.
+    ``conf/schedule/plateau.yaml`` describes the arguments.
     """
 
     def __init__(
         self,
         metric: str,
-        mode: str,
+        mode: Literal["min", "max"],
         factor: float,
         patience: int,
         threshold: float,
@@ -38,27 +29,12 @@ class Plateau:
         final: float = 0.0,
         warmup_steps: int = 0,
     ) -> None:
-        if mode not in ("min", "max"):
-            where = f"schedule.mode = {mode}"
-            raise ConfigError(314, where, "is not a mode", "choose min or max")
-        if not 0 < factor < 1:
-            what = "must be above 0 and below 1"
-            raise ConfigError(314, f"schedule.factor = {factor}", what, "correct it")
-        if patience < 0:
-            where = f"schedule.patience = {patience}"
-            raise ConfigError(314, where, "must be 0 or more", "correct it")
         self.metric = metric
         self.warmup_steps = warmup_steps
         self._threshold = threshold
         self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
         self._torch = ReduceLROnPlateau(
-            self._optimizer,
-            "min" if mode == "min" else "max",
-            factor=factor,
-            patience=patience,
-            cooldown=cooldown,
-            min_lr=final,
-            eps=0.0,
+            self._optimizer, mode, factor, patience, cooldown=cooldown, min_lr=final, eps=0.0
         )
 
     @property

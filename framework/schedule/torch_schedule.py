@@ -26,13 +26,9 @@ class TorchSchedule:
     """The rates that a scheduler gives each of the optimizer's groups.
 
     The scheduler works on a stand-in for the optimizer, so that it sees plain rates even if the
-    optimizer reads them on the device. It takes its steps in order.
-
-    Args:
-        make: Returns the scheduler of an optimizer.
-        optimizer: The optimizer with the rates of the start.
-        per: When the scheduler takes a step: after each ``step`` or ``epoch``.
-        name: The class of the scheduler, for messages.
+    optimizer reads them on the device. It takes its steps in order, after each ``step`` or
+    ``epoch`` as ``per`` says. The optimizer has the rates of the start. Messages call the
+    scheduler ``name``.
     """
 
     def __init__(
@@ -46,9 +42,7 @@ class TorchSchedule:
             fix = f"choose {' or '.join(EVERY)}"
             raise ConfigError(315, f"schedule.per = {per}", "is not a time to step", fix)
         self.per = per
-        groups: list[dict[str, Any]] = [
-            {**group, "params": [torch.zeros(1)]} for group in optimizer.param_groups
-        ]
+        groups = [{**group, "params": [torch.zeros(1)]} for group in optimizer.param_groups]
         self._base = [float(group["lr"]) for group in groups]
         self._stand_in = _StandIn(groups, dict(optimizer.defaults))
         scheduler = make(self._stand_in)

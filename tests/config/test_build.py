@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.config.auto import NOTHING, DeclaredInputs, declared_inputs
+from framework.config.auto import declared_inputs
 from framework.config.build import build, build_schedule, takes_optimizer
 from framework.config.targets import check_targets, is_foreign, is_from_folder, secured
 from framework.errors import CheckpointError, ConfigError, ResourceError
@@ -409,7 +409,7 @@ def of_folder():
 )
 def test_the_size_of_a_folder_is_that_after_the_crop(changes, size, resize):
     processor(**changes)
-    assert of_folder() == DeclaredInputs(size, resize, [0.5], [0.25])
+    assert of_folder() == {"size": size, "resize": resize, "mean": [0.5], "std": [0.25]}
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_a_damaged_description_is_refused(text):
 )
 def test_other_models_declare_nothing(model, weights):
     Path("run").mkdir()
-    assert declared_inputs({"model": model, "init": {"weights": weights}}) == NOTHING
+    assert declared_inputs({"model": model, "init": {"weights": weights}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -448,9 +448,9 @@ def test_other_models_declare_nothing(model, weights):
 def test_libraries_declare_the_inputs_of_pretrained_weights(library, block):
     imported(library)
     declared = declared_inputs({"model": block, "init": {"weights": "x.pth"}})
-    assert declared.size == [224, 224]
-    assert declared.mean == pytest.approx([0.485, 0.456, 0.406])
-    assert declared.std == pytest.approx([0.229, 0.224, 0.225])
+    assert declared["size"] == [224, 224]
+    assert declared["mean"] == pytest.approx([0.485, 0.456, 0.406])
+    assert declared["std"] == pytest.approx([0.229, 0.224, 0.225])
 
 
 # ------------------------------------------------------------------------ what declarations decide
