@@ -54,12 +54,8 @@ def preparation(given: Manifest, train: Manifest, scales: bool) -> Preparation |
     """Return what packing did to the training data, for other data; None if there is nothing to do.
 
     Arrays without loss become PNGs, which the reader cuts and scales. Those of 16 bits stay arrays,
-    with the channels that they had in training. What a store holds has been prepared already.
-
-    Args:
-        given: Describes the other data.
-        train: Describes the training data.
-        scales: Whether images are scaled as in packing, too.
+    with the channels that they had in training. What a store holds has been prepared already. With
+    ``scales``, images are scaled as in packing, too.
     """
     deep = {
         trained.shape[0]
@@ -69,11 +65,8 @@ def preparation(given: Manifest, train: Manifest, scales: bool) -> Preparation |
     }
     options = {} if given.options else train.options
     kinds = {field.kind for field in given.fields.values()}
-    chosen: dict[str, Any] = {}
-    if "audio" in kinds:
-        chosen["rate"] = options.get("rate")
-    if "video" in kinds:
-        chosen["frame_rate"] = options.get("frame_rate")
+    rates = [("audio", "rate"), ("video", "frame_rate")]
+    chosen = {name: options.get(name) for kind, name in rates if kind in kinds}
     if any(field.encoding == "image" for field in given.fields.values()):
         changed = ("bit_depth", "color", *(("resize", "max_side", "size") if scales else ()))
         chosen |= {name: options.get(name) for name in ("max_pixels", *changed)}
@@ -104,8 +97,7 @@ def check_pixels(
 ) -> None:
     """Check that pixels have the type that they had in training. ConfigError C352.
 
-    An augment that scales to floats takes integers by their white. It takes floats as they are, and
-    a note says so.
+    An augment that scales to floats takes integers by their white, and floats as they are.
     """
     scaled: set[str] = set()
     for _, part in flat_parts({"augment": augment}):
@@ -126,7 +118,6 @@ def check_pixels(
 
 
 def _pixel_form(field: Field | None) -> str | None:
-    """Return how pixels are stored: ``uint8``, ``uint16`` or ``float``; None for no pixels."""
     if field is None or field.kind == "labels":
         return None
     if field.dtype.startswith("float") or field.kind == "audio":
@@ -234,8 +225,6 @@ class ItemRange(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadPart:
-    """The records of a part."""
-
     items: ItemRange
     store: ChunkStore | ItemStore  # with the fields that batches have
     item_numbers: Sequence[int]  # the item of each record
@@ -250,12 +239,8 @@ class InputSource(Source):
     within the part. ``parts`` holds what was read: the consumer removes what it is done with. A
     part without records has no batch, but is there before any batch of the next one.
 
-    Args:
-        source: The input.
-        fields: The fields that batches have, by name. The input may have others.
-        ranges: The parts to read.
-        context: The transform, the workers and the other settings.
-        skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
+    ``fields`` are those that batches have; the input may have others. Each of ``ranges`` becomes a
+    part. With ``skip_bad`` bad items are left out; otherwise the first one raises its error.
     """
 
     graph_refusal = "its records are read once"
@@ -287,12 +272,10 @@ class InputSource(Source):
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         with ThreadPoolExecutor(1, "paceline-input", limit_threads, (1,)) as reader:
             ahead = [reader.submit(self._read, items) for items in self.ranges[:1]]
-            for following in [*self.ranges[1:], None]:
-                if not ahead:
-                    return
+            for number in range(1, len(self.ranges) + 1):
                 part = ahead.pop().result()
-                if following is not None:
-                    ahead.append(reader.submit(self._read, following))
+                for items in self.ranges[number : number + 1]:
+                    ahead.append(reader.submit(self._read, items))
                 self.parts[part.items.number] = part
                 if part.store.manifest.num_records:
                     yield from self._batches_of(part)
@@ -327,7 +310,6 @@ class InputSource(Source):
             self._stages.add_slices([source.stages()])
 
     def _read(self, items: ItemRange) -> ReadPart:
-        """Read the items of a part: all at once, or one by one if they are not a record each."""
         bad: list[BadItem] = []
         numbers = list(range(items.start, items.stop))
         if self._key is not None:  # the workers read the files
@@ -343,6 +325,7 @@ class InputSource(Source):
                 if not self.skip_bad:
                     raise
         if chunk is None or self._has_records_in_items:
+            # one by one, since items are not a record each, or some are bad
             chunks: list[Chunk] = []
             numbers = []
             for item in range(items.start, items.stop):
@@ -367,9 +350,6 @@ class InputSource(Source):
 
     def stages(self) -> dict[str, float]:
         return self._stages.take()
-
-
-# ---- images
 
 
 @final
@@ -449,23 +429,18 @@ def image_places(
     """Return the place of each record's image.
 
     None if the field is no image, or if a function of the transform may have moved its pixels.
-    ``values`` are what the store gave for the field ``name`` of the records ``indices`` (int64
-    [B]): the bytes or the pixels of images.
+    ``values`` are what the store gave for the field ``name`` of the records ``indices``.
     """
     field = reader.store.manifest.fields[name]
     transform: data.Transform = reader.transform
     if field.channels is None or transform.function is not None:
         return None
-    sizes = [
-        (int(height), int(width)) for height, width in reader.pictures.sizes(field, values, indices)
-    ]
-    windows = [[0, 0, *size] for size in sizes]
+    sizes = reader.pictures.sizes(field, values, indices)
+    windows = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
     if name in reader.cut:
-        windows = transform.windows(torch.tensor(sizes), None)[:, :4].tolist()
-    return [
-        ImagePlace(size, window, transform.size or (window[2], window[3]))
-        for size, window in zip(sizes, windows, strict=True)
-    ]
+        windows = transform.windows(sizes, None)[:, :4]
+    pairs = zip(map(tuple, sizes.tolist()), windows.tolist(), strict=True)
+    return [ImagePlace(size, window, transform.size or tuple(window[2:])) for size, window in pairs]
 
 
 def in_images(
@@ -482,14 +457,12 @@ def in_images(
         pairs = zip(maps, places, strict=True)
         return [map_in_image(numbers, place.window, place.size) for numbers, place in pairs]
     assert isinstance(predictions, prediction.PredictedBoxes)
-    boxes = [
-        prediction.ScoredBoxes(*(part.cpu() for part in scored)) for scored in predictions.values
-    ]
+    boxes = [prediction.ScoredBoxes(*(part.cpu() for part in own)) for own in predictions.values]
     if places is None:
         return boxes
     return [
-        scored._replace(boxes=boxes_in_image(scored.boxes, place.window, place.seen, place.size))
-        for scored, place in zip(boxes, places, strict=True)
+        own._replace(boxes=boxes_in_image(own.boxes, place.window, place.seen, place.size))
+        for own, place in zip(boxes, places, strict=True)
     ]
 
 
@@ -502,13 +475,10 @@ def as_dicts(
     """
     if isinstance(predictions, prediction.ClassProbabilities):
         for row in predictions.values.cpu().tolist():
-            best = max(range(len(row)), key=row.__getitem__)
             names = [class_name(classes, number) for number in range(len(row))]
-            yield {
-                "class": names[best],
-                "probability": row[best],
-                "probabilities": dict(zip(names, row, strict=True)),
-            }
+            best = row.index(max(row))
+            shares = dict(zip(names, row, strict=True))
+            yield {"class": names[best], "probability": row[best], "probabilities": shares}
     elif isinstance(predictions, prediction.PredictedMaps):
         yield from ({"map": numbers} for numbers in in_images(predictions, places))
     elif isinstance(predictions, prediction.PredictedBoxes):

@@ -6,7 +6,7 @@
 import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,31 +62,23 @@ def packing_of(
     prepare = preparation_of(options)
     run = {key: options[key] for key in OF_PACKING}
     shares, by = run.pop("split"), run.pop("split_by")
-    split: SplitRule | None = None
     if shares is not None:
-        split = SplitRule({str(name): share for name, share in shares.items()}, by)
+        run["split"] = SplitRule({str(name): share for name, share in shares.items()}, by)
     elif by is not None:
         fix = "add 'pack.split={train: 0.9, val: 0.1}'"
         raise ConfigError(247, f"pack.split_by = {by}", "there is no split", fix)
     output = {key: value for key, value in configured["output"].items() if key != "path"}
-    suffix = targets.SUFFIXES.get(output["_target_"])
-    return Packing(
-        source,
-        make_writer,
-        path,
-        prepare,
-        **run,
-        split=split,
-        configured={"input": configured["input"], "output": output},
-        suffix=suffix or ".h5",
-        make_part=None if suffix else HDF5Writer,
-    )
+    run["configured"] = {"input": configured["input"], "output": output}
+    run["suffix"] = targets.SUFFIXES.get(output["_target_"])
+    if run["suffix"] is None:
+        run |= {"suffix": ".h5", "make_part": HDF5Writer}
+    return Packing(source, make_writer, path, prepare, **run)
 
 
 def input_of(where: str, block: Config, options: Config, allowed: Sequence[str]) -> MarkedInput:
     """Return the input that ``block`` describes, with its label maps marked.
 
-    ``where`` names the block in messages, and ``options`` are the keys of ``pack:``.
+    ``options`` are the keys of ``pack:``.
     """
     signature = targets.static_signature(str(block.get("_target_")))
     own = () if signature is None else signature.names  # MNIST's input has a file called labels
@@ -98,13 +90,9 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
     if isinstance(source, records.InputTraits):
         source.skip_bad = options.get("on_error") == "skip"
     most = options.get("max_pixels")
-    return MarkedInput(
-        source,
-        marks.get("labels"),
-        marks.get("values"),
-        most if isinstance(most, int) else MAX_PIXELS,
-        marks.get("kinds"),
-    )
+    if not isinstance(most, int):
+        most = MAX_PIXELS
+    return MarkedInput(source, marks.get("labels"), marks.get("values"), most, marks.get("kinds"))
 
 
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
@@ -119,17 +107,12 @@ def prepare(
     pack_one: Callable[[Packing], object],
     tell: Callable[[str], None],
 ) -> None:
-    """Pack what ``config['prepare']`` describes for each split whose store is missing.
+    """Pack with ``pack_one`` what ``config['prepare']`` describes, if its store is missing.
 
-    Only stores inside ``dataset`` are packed: a missing store elsewhere is a mistake in its name.
-    If several jobs want the same store, one packs it and the others wait.
-
-    Args:
-        config: Plain values. ``prepare.SPLIT`` has ``input``, and ``pack`` for changes. With
-            several validation sets, ``prepare.val`` has such a block for each name.
-        allowed: Prefixes of the user's packages.
-        pack_one: Packs one store.
-        tell: Prints a note: of an input, or that this job waits.
+    ``prepare.SPLIT`` has ``input``, and ``pack`` for changes. With several validation sets,
+    ``prepare.val`` has such a block for each name. Only stores inside ``dataset`` are packed: a
+    missing store elsewhere is a mistake in its name. If several jobs want the same store, one packs
+    it and the others wait. ``tell`` prints notes.
 
     Raises:
         ConfigError: C153 for another key, C248 for ``pack.split``, C339 for a set without a path.
@@ -206,11 +189,9 @@ def _check_classes(data: Config, manifests: dict[str, Manifest]) -> None:
     paths = {split_of(name): given for name, given in val_sets(data).items()}
     for split, path in {"train": data.get("train"), **paths}.items():
         if split not in manifests and isinstance(path, str) and Path(path).exists():
-            try:
-                with closing(open_store(path)) as store:
-                    manifests[split] = store.manifest
-            except PacelineError:  # the run that reads it says so
-                continue
+            # the run that reads it says what is wrong with it
+            with suppress(PacelineError), closing(open_store(path)) as store:
+                manifests[split] = store.manifest
     for split in paths:
         if split in manifests and "train" in manifests:
             agree_on_classes(manifests["train"], manifests[split], where=f"data.{split}")

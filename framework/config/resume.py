@@ -113,12 +113,11 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
             folder = ""
         train = facts["data"]["train"]
         known = {field.name for field in fields(Manifest)} - {"shards", "statistics"}
-        described = {
+        plain: Config = {key: train[key] for key in train if key in known}
+        plain["fields"] = {
             name: Field(field["dtype"], tuple(field["shape"]), field["encoding"], field["kind"])
             for name, field in train["fields"].items()
         }
-        plain: Config = {key: train[key] for key in train if key in known}
-        plain["fields"] = described
         return SavedConfig(config, Manifest(**plain), digests, folder)
     except ConfigError as error:
         what = f"its configuration cannot be used: {error}"
@@ -178,13 +177,8 @@ def learned(
 
     How the work is cut and carried (ranks, workers, loader, store, device) does not decide it, and
     neither does the number of steps. Texts are hashed, because they may come from the environment
-    and be secret.
-
-    Args:
-        config: The configuration.
-        batch_size: The records of a step over all ranks.
-        manifest: Describes the training data.
-        validates: As ``validation_data`` returns it. It decides if the rate follows validations.
+    and be secret. ``batch_size`` is over all ranks, ``manifest`` that of the training data. What
+    ``validation_data`` returns counts only if the rate follows validations.
     """
     given = config["data"]
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | {
@@ -207,11 +201,8 @@ def learned(
 
 
 def _contents(manifest: Manifest) -> Config:
-    return {
-        "records": manifest.num_records,
-        "classes": "\0".join(manifest.classes),
-        "digest": manifest.digest or None,
-    }
+    classes = "\0".join(manifest.classes)
+    return {"records": manifest.num_records, "classes": classes, "digest": manifest.digest or None}
 
 
 def _made(data: Config, split: str, given: Any) -> Config:
@@ -222,7 +213,6 @@ def _made(data: Config, split: str, given: Any) -> Config:
 
 
 def _values(config: Config) -> Learned:
-    """Return the value, or the hash of a text, of everything inside by its dotted name."""
     values: Learned = {}
     for where, value in walk(config):
         if isinstance(value, int | float | None):
@@ -239,23 +229,20 @@ def ending(config: Config) -> Learned:
 
 
 def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learned | None:
-    """Return what tells the validation of one run from that of another; None without any.
-
-    ``manifests`` describe the validation sets by name, as ``val_sets`` does.
-    """
+    """Return what tells the validation of one run from that of another; None without any."""
     data = config["data"]
     sets: dict[str, Learned] = {}
     for name, manifest in manifests.items():
         val = val_sets(data)[name]
         made = _made(data, "val", val)
-        where = None
+        facts: Config = {"data": _contents(manifest) | made, "path": None}
+        facts["limit"] = config["limit"]
         if not manifest.digest and not made:  # a path counts only for data without a digest
-            where = os.path.abspath(val) if isinstance(val, str) else str(val)
-        chosen = {key: config[key] for key in SELECTING if config[key] is not None}
+            facts["path"] = os.path.abspath(val) if isinstance(val, str) else str(val)
+        facts |= {key: config[key] for key in SELECTING if config[key] is not None}
         if data.get("val_transform") is not None:
-            chosen["transform"] = data["val_transform"]
-        facts = {"data": _contents(manifest) | made, "path": where, "limit": config["limit"]}
-        sets[name] = _values({**facts, **chosen})
+            facts["transform"] = data["val_transform"]
+        sets[name] = _values(facts)
     if not sets or "" in sets:
         return sets.get("")
     return {f"{name}.{key}": value for name in sets for key, value in sets[name].items()}
@@ -264,11 +251,8 @@ def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learne
 def check_same(run: str, saved: Learned, present: Learned, allow: Sequence[str]) -> None:
     """Check that a saved run, which ``resume`` names, and this one learn the same.
 
-    ``allow`` are keys, or the blocks around them, that may differ.
-
-    Raises:
-        CheckpointError: K105 with every key that differs and is not allowed.
-        ConfigError: C102 for a name in ``allow`` that nothing has.
+    ``allow`` are keys, or the blocks around them, that may differ. CheckpointError K105 for the
+    others, ConfigError C102 for a name in ``allow`` that nothing has.
     """
     known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "parallel"}
     for name in allow:
@@ -315,11 +299,9 @@ def fits_run(run: str) -> Generator[None]:
 
 
 def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bool:
-    """Load ``state`` into ``trainer``.
+    """Load ``state`` into ``trainer``. Return whether the validation data has changed.
 
-    Returns:
-        Whether the validation data differs from the saved run's. Its figures are dropped then,
-        because figures of different data cannot be compared.
+    Its figures are dropped then, because figures of different data cannot be compared.
 
     Raises:
         CheckpointError: K103 if the state does not fit, K104 if an epoch under way was cut
