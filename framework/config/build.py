@@ -49,11 +49,8 @@ BROADCAST = "Using a target size"
 def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> Any:
     """Build the part that ``block`` describes, after those inside it.
 
-    Args:
-        where: The block's name in the configuration, for messages.
-        block: ``_target_`` and its arguments.
-        allowed: Prefixes of the user's packages.
-        runtime: Arguments that come from the run.
+    ``where`` names the block in messages, ``allowed`` are prefixes of the user's packages, and
+    ``runtime`` arguments that come from the run.
 
     Raises:
         ConfigError: C101, C105, C106, C113.
@@ -65,9 +62,9 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
 
 
 def maker(where: str, block: Config, allowed: Sequence[str], **examples: Any) -> partial[Any]:
-    """Return what makes the part that ``block`` describes, from the arguments of ``examples``.
+    """Return what makes the part that ``block`` describes, checked with examples of arguments.
 
-    It has been checked with these examples of values, and can be pickled.
+    It can be pickled.
     """
     with _named_errors(where, block, allowed):
         whole = _checked(where, block, allowed, examples)
@@ -82,7 +79,21 @@ def _checked(where: str, block: Config, allowed: Sequence[str], runtime: Config)
         what = "comes from the run, not from the configuration"
         raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
     whole = partial(made, **runtime)
-    _check_arguments(where, whole)
+    try:
+        signature = inspect.signature(whole.func)
+    except (ValueError, TypeError):  # built in C
+        return whole
+    try:
+        bound = signature.bind(*whole.args, **whole.keywords)
+    except TypeError as error:
+        what = f"{whole.func.__qualname__}: {error}"
+        raise ConfigError(106, where, what, "correct its keys") from error
+    for name, value in bound.arguments.items():
+        # only plain types are compared: the part itself checks all others
+        rule = Rule(signature.parameters[name].annotation)
+        is_plain = rule.kind is not NoneType and set(rule.kinds) <= PLAIN
+        if is_plain and not rule.is_kind(value):
+            raise rule.error(f"{where}.{name}", value)
     return whole
 
 
@@ -106,10 +117,7 @@ def _named_errors(where: str, block: Config, allowed: Sequence[str]) -> Generato
 
 
 def _made(where: str, node: Any, allowed: Sequence[str]) -> Any:
-    """Return a value in which every block with a ``_target_`` is what the target makes of it.
-
-    Models of other libraries get the arguments that they need.
-    """
+    """Return a value in which every block with a ``_target_`` is what the target makes of it."""
     if isinstance(node, list):
         return [_made(f"{where}.{key}", item, allowed) for key, item in enumerate(node)]
     if not isinstance(node, dict):
@@ -129,12 +137,13 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
     package = target.partition(".")[0]
     packages = tuple(allowed)
     fix = "correct the name"
-    if targets.is_foreign(target):
-        packages = (*packages, f"{package}.")
+    is_foreign = targets.is_foreign(target)
+    if is_foreign:
+        packages += (f"{package}.",)
         fix = f"{pip_install(EXTRAS[package])}, or correct the name"
     try:
         # keep it off the network, and quiet
-        if targets.is_foreign(target) and package == "transformers":
+        if is_foreign and package == "transformers":
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
             from transformers.utils import logging  # noqa: PLC0415
 
@@ -170,25 +179,6 @@ def _resolve(target: str) -> Any:
     raise ImportError(f"no module named {parts[0]!r}")
 
 
-def _check_arguments(where: str, call: partial[Any]) -> None:
-    """Check the names of arguments, and values of plain types. ConfigError C101 or C106."""
-    try:
-        signature = inspect.signature(call.func)
-    except (ValueError, TypeError):  # built in C
-        return
-    try:
-        bound = signature.bind(*call.args, **call.keywords)
-    except TypeError as error:
-        what = f"{call.func.__qualname__}: {error}"
-        raise ConfigError(106, where, what, "correct its keys") from error
-    for name, value in bound.arguments.items():
-        # only plain types are compared: the part itself checks all others
-        rule = Rule(signature.parameters[name].annotation)
-        is_plain = rule.kind is not NoneType and set(rule.kinds) <= PLAIN
-        if is_plain and not rule.is_kind(value):
-            raise rule.error(f"{where}.{name}", value)
-
-
 def takes_optimizer(block: Any) -> bool:
     """Return whether a value is a block of a scheduler of torch, which takes an optimizer."""
     if not isinstance(block, dict) or "_target_" not in block:
@@ -207,18 +197,14 @@ def build_schedule(
 
     The optimizer has the rates of the start, and ``warmup_steps`` are scaled.
     """
-    if not takes_optimizer(block):
-        own = {key: value for key, value in block.items() if key != "warmup_epochs"}
-        if "warmup_steps" in own:
-            own["warmup_steps"] = int(warmup_steps or 0)
-        return build("schedule", own, allowed), None
-    own = {key: value for key, value in block.items() if key != "per"}
-
-    def make(stand_in: torch.optim.Optimizer) -> Any:
-        return _scheduler("schedule", own, allowed, stand_in)
-
-    name = str(block["_target_"])
-    return Constant(), TorchSchedule(make, optimizer, block.get("per", "step"), name)
+    if takes_optimizer(block):
+        own = {key: value for key, value in block.items() if key != "per"}
+        make = partial(_scheduler, "schedule", own, allowed)
+        return Constant(), TorchSchedule(make, optimizer, block.get("per", "step"), own["_target_"])
+    own = {key: value for key, value in block.items() if key != "warmup_epochs"}
+    if "warmup_steps" in own:
+        own["warmup_steps"] = int(warmup_steps or 0)
+    return build("schedule", own, allowed), None
 
 
 def _scheduler(
@@ -295,9 +281,8 @@ def check_fit(
 ) -> ModelTrial:
     """Run the model on a few records, as in validation. Return what its validation would give.
 
-    Raises:
-        ConfigError: C118 if the model does not fit the data, C220 for an outcome of another form.
-        UserCodeError: U100 for an exception in the user's own code.
+    ConfigError C118 if the model does not fit the data, C220 for an outcome of another form.
+    UserCodeError U100.
     """
     model.eval()
     with fits("model", config, batch, packages), evaluating(objective), warnings.catch_warnings():
@@ -322,14 +307,9 @@ def try_smallest(
 ) -> None:
     """Try the model, in the mode in which it is, on batches of a few records. Restore its buffers.
 
-    Args:
-        model: Wrapped for its ranks, all of which call this together.
-        objective: What is learned.
-        read: Returns a batch of so many records, as the model gets them.
-        sizes: For each number of records, the option that leads to it, and what to do.
-
-    Raises:
-        ConfigError: C396 for a model that takes more records, but not so few.
+    All ranks call this together. ``read`` returns a batch of so many records. ``sizes`` has the
+    option that leads to each number of records, and what to do. ConfigError C396 for a model that
+    takes more records, but not so few.
     """
     kept = [
         (module, name, own, own.clone())

@@ -1,7 +1,6 @@
 """Open the directory of a run to use its model: to evaluate, to predict, to export it.
 
-The configuration is the run's own, as it was resolved. The data that it was trained on need not
-exist any more: ``run.json`` knows its fields and classes.
+The data that it was trained on need not exist: ``run.json`` knows its fields and classes.
 """
 
 import os
@@ -62,18 +61,17 @@ class Inferred(NamedTuple):
     """What the model predicts for a batch of an input."""
 
     batch: Batch  # as the model got it
-    part: inputs.ReadPart  # the part of the input that it is of
-    predictions: Predictions  # what the objective makes of the model's output
-    # Where the model has looked, for maps and boxes. Otherwise None.
-    places: list[inputs.ImagePlace] | None
+    part: inputs.ReadPart  # of the input
+    predictions: Predictions
+    places: list[inputs.ImagePlace] | None  # where the model has looked, for maps and boxes
 
 
 @final
 class SavedRun:
     """A run whose model can be used, as ``load`` and ``open_run`` return it.
 
-    Parts are built when they are first used. ``run_dir`` is the directory, ``config`` the
-    configuration as plain values, and ``train`` describes the training data.
+    Parts are built when they are first used. ``train`` describes the training data, ``classes`` are
+    the names of its classes by number, if it has any.
     """
 
     def __init__(
@@ -90,13 +88,9 @@ class SavedRun:
         self.allowed = tuple(allowed)
         self.weights = weights
         self.train = saved.train
+        self.classes: Sequence[str] = saved.train.classes
         self._saved = saved
         self.say = say
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """The names of the classes, by number; empty if the training data names none."""
-        return self.train.classes
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -179,26 +173,24 @@ class SavedRun:
     def sets(
         self, given: Any = None, select: str | None = None, limit: int | None = None
     ) -> dict[str, ValidationSet]:
-        """Return each validation set by the name of its split: ``val``, or ``val.NAME`` of several.
+        """Return each validation set by its split.
 
         ``given`` is what ``data.val`` can be, cut by ``select`` and ``limit``; None: the run's own
         validation data, cut as it was. ConfigError C350 if there is none.
         """
-        config = self.config
-        own = given is None
+        config, own = self.config, given is None
         data = config["data"] if own else {**config["data"], "val": given}
-        named = targets.val_sets(data)
-        if not named:
-            fix = "give the path of a store: data.val=..."
-            raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
         sets: dict[str, ValidationSet] = {}
-        for name, part in named.items():
+        for name, part in targets.val_sets(data).items():
             split = targets.split_of(name)
             if not own:
                 source = {**self.config["data"], "source": _source_of(data, part)}
                 cut = {"select": select, "limit": limit, **targets.UNFOLDED}
                 config = {**self.config, **cut, "data": source}
             sets[split] = ValidationSet(split, part, config, own)
+        if not sets:
+            fix = "give the path of a store: data.val=..."
+            raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
         return sets
 
     def open_set(self, part: ValidationSet) -> Source:
@@ -211,21 +203,20 @@ class SavedRun:
             ConfigError: C352 for other data whose pixels are no numbers as those of training.
             DataError: D190 if the data has records of a class that the training data lacks.
         """
-        where = f"data.{part.split} = {targets.data_name(part.given)}"
-        source = assemble.open_source(
-            part.split, part.given, part.config, self.allowed, self.parallel
-        )
+        split, given, config, own = part
+        where = f"data.{split} = {targets.data_name(given)}"
+        source = assemble.open_source(split, given, config, self.allowed, self.parallel)
         try:
-            digest, known = source.manifest.digest, self._saved.digests.get(part.split)
-            if part.own and self._saved.folder:
+            digest, known = source.manifest.digest, self._saved.digests.get(split)
+            if own and self._saved.folder:
                 what = "is that of the folder in which the run was started, which differs from this"
                 self.say(f"note: {where}: {what} one")
             is_other = digest and known and digest != known
-            if part.own and is_other and self.config["folds"] is None:
+            if own and is_other and self.config["folds"] is None:
                 what = "is other data than the run has validated on (its digest differs)"
                 fix = "bring that data back, or name this in the command: data.val=PATH"
                 raise CheckpointError(125, where, what, fix)
-            if part.given not in targets.val_sets(self.config["data"]).values():
+            if given not in targets.val_sets(self.config["data"]).values():
                 source = self._as_trained(source)
                 fields = self._inputs_of(source.manifest.fields)
                 inputs.check_pixels(where, fields, self.train, self.augment, self.say)
@@ -256,10 +247,9 @@ class SavedRun:
     def loader(
         self, source: Source, clock: Clock | None = None, finish: Finish | None = None
     ) -> Loader:
-        """Return the run's loader over ``source``, which delivers batches as in validation.
+        """Return the run's loader over ``source``. Closing it closes the source.
 
-        Closing the loader closes the source. ``clock`` measures the batches, and ``finish``
-        normalizes them; None: as in validation.
+        ``clock`` measures the batches, and ``finish`` normalizes them; None: as in validation.
         """
         context = LoaderContext(source, self.device, finish or self.finish, clock or NoClock())
         return self.build("loader", context=context)
@@ -300,12 +290,11 @@ class SavedRun:
 
     def _scaling(self, fields: Mapping[str, Field], context: SourceContext) -> SourceContext:
         """Return ``context`` with a transform that scales images, if they must be."""
-        size = self._scaled_to(fields)
-        if size is None:
-            return context
-        shape = f"{size[0]} x {size[1]}"
-        self.say(f"note: images are cut and scaled to {shape}, as packing did for training")
-        return replace(context, transform=Resize(size, crop=True, antialias=True))
+        if size := self._scaled_to(fields):
+            shape = f"{size[0]} x {size[1]}"
+            self.say(f"note: images are cut and scaled to {shape}, as packing did for training")
+            context = replace(context, transform=Resize(size, crop=True, antialias=True))
+        return context
 
     @property
     def batch_size(self) -> int:
@@ -333,19 +322,14 @@ class SavedRun:
         more: Mapping[str, Field] | None = None,
         skip_bad: bool = False,
     ) -> inputs.InputSource:
-        """Return a source of what the model takes from a prepared input, for ``inferred``.
+        """Return a source of what the model takes from an input of ``prepared``, for ``inferred``.
 
-        Args:
-            given: The input, as ``prepared`` returns it.
-            ranges: The parts to read; None: everything is one part.
-            more: Other fields that batches shall have.
-            skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
+        Without ``ranges`` everything is one part. ``more`` are other fields of its batches.
         """
         fields = self.input_fields(given.manifest)
         context = self._scaling(fields, self._context)
         ranges = ranges or [inputs.ItemRange(0, 0, given.manifest.num_records)]
-        whole = {**fields, **(more or {})}
-        return inputs.InputSource(given, whole, ranges, context, skip_bad)
+        return inputs.InputSource(given, {**fields, **(more or {})}, ranges, context, skip_bad)
 
     def inferred(self, source: inputs.InputSource) -> Generator[Inferred]:
         """Yield what the model predicts for each batch of an input, in order."""
@@ -364,27 +348,22 @@ class SavedRun:
                 places = None
                 if isinstance(predictions, PredictedMaps | PredictedBoxes):
                     indices = batch["index"].cpu()
+                    values = part.store.read(indices)[name]
                     reader = BatchReader(part.store, source.context)
-                    places = inputs.image_places(
-                        reader, name, part.store.read(indices)[name], indices
-                    )
+                    places = inputs.image_places(reader, name, values, indices)
                 yield Inferred(batch, part, predictions, places)
 
     def input_fields(self, given: Manifest) -> dict[str, Field]:
         """Return the fields of the data that the model takes, as its batches need them.
 
-        An image gets the channels that it had in training. ConfigError C352 if the data lacks a
-        field, or its pixels are no numbers as in training.
+        ConfigError C352 if the data lacks a field, or its pixels are no numbers as in training.
         """
         where = given.source or "the data"
-        fields: dict[str, Field] = {}
-        derived: set[str | None] = set()
-        for name, field in given.fields.items():
-            if name in self.predicts.inputs:
-                fields[name] = inputs.as_trained(field, self.train.fields.get(name))
-                derived.add(length_name(name, field, self.config["collate"]))
+        taken = self._inputs_of(given.fields)
+        fields = {n: inputs.as_trained(taken[n], self.train.fields.get(n)) for n in taken}
+        lengths = [length_name(name, taken[name], self.config["collate"]) for name in taken]
         for name in self.predicts.inputs:
-            if name not in fields and name not in derived:
+            if name not in fields and name not in lengths:
                 has = listed([*given.fields])
                 what = f"has no field {name!r}, which the model takes; it has {has}"
                 fix = "name its fields as the training data has them, with the keys of input"
@@ -422,21 +401,19 @@ class SavedRun:
                 what is no image.
             DataError: D106 for a damaged file.
         """
+        records: list[dict[str, Any]] = []
         if len(images) == 0:
-            return []
+            return records
         name = self.predicts.inputs[0]
         if isinstance(images, Tensor) and images.is_floating_point():
-            parts = [{name: part.to(self.device)} for part in images.split(self.batch_size)]
-            inferred = ((self.predicted(part), None) for part in parts)
+            for part in images.split(self.batch_size):
+                predictions = self.predicted({name: part.to(self.device)})
+                records += inputs.as_dicts(predictions, None, self.classes)
         else:
             given = self.prepared(inputs.ImageInput(images, name))
-            batches = self.inferred(self.input_source(given))
-            inferred = ((each.predictions, each.places) for each in batches)
-        return [
-            record
-            for predictions, places in inferred
-            for record in inputs.as_dicts(predictions, places, self.classes)
-        ]
+            for each in self.inferred(self.input_source(given)):
+                records += inputs.as_dicts(each.predictions, each.places, self.classes)
+        return records
 
     def close(self) -> None:
         """Leave the process group, if there is one."""
@@ -445,10 +422,7 @@ class SavedRun:
 
 
 def only_fields(block: Any, names: Container[str]) -> Any:
-    """Return an augment's block without what changes other fields; None if nothing is left.
-
-    ``field`` of a block is the name of what it changes, or a list of names.
-    """
+    """Return an augment's block without what changes other fields; None if nothing is left."""
     if isinstance(block, list):
         return [part for item in block if (part := only_fields(item, names)) is not None]
     if not isinstance(block, dict):
@@ -459,14 +433,14 @@ def only_fields(block: Any, names: Container[str]) -> Any:
         if isinstance(given, list):
             given = [name for name in given if name in names]
         elif given not in names:
-            return None
+            given = None
         if not given:
             return None
         kept["field"] = given
     return kept
 
 
-def _image_size(field: Field | None) -> tuple[int, int] | None:
+def _image_size(field: Field | None) -> Size | None:
     """Return (height, width) of a field's images, or None if they have no size in common."""
     if field is None or field.channels is None:
         return None
@@ -507,11 +481,7 @@ def open_run(
     """Open the directory of a run, as ``load`` does.
 
     ``allowed`` are prefixes of the user's packages. ``changes`` replace keys and blocks of the
-    configuration.
-
-    Raises:
-        CheckpointError: K120 if there is no run, or its files are damaged.
-        ConfigError: C105 or C106 for a configuration that may not be called.
+    configuration. CheckpointError K120; ConfigError C105 or C106 for what may not be called.
     """
     saved = read_config(run_dir)
     config = targets.completed({**saved.config, **(changes or {})})
@@ -523,20 +493,18 @@ def open_run(
 def _source_of(data: Config, given: Any) -> Config:
     """Return the block of a source that reads ``given``: the run's own if the format fits."""
     own, makes = data["source"], targets.makes_data(data)
+    opens = OPENS_FILES.fullmatch(own["_target_"])
     choice: str | None = None
     if not isinstance(given, str):
         choice = "dataset" if "_target_" in given and not makes else None
-    else:
+    elif makes or (opens is not None and opens[1] != "mixture"):
         if present := format_of(given):
             choice = present.choice
         elif os.path.isdir(given) and "manifest.json" not in os.listdir(given):
             choice = "folder"
-        opens = OPENS_FILES.fullmatch(own["_target_"])
-        if makes:
-            choice = choice or "hdf5"
-        elif opens is None or opens[1] in (choice, "mixture"):
-            return own
-    if choice is None:
+        elif makes:
+            choice = "hdf5"
+    if choice is None or (opens is not None and opens[1] == choice):
         return own
     return {"_target_": f"framework.data.{choice}.{choice}_source"}
 

@@ -73,29 +73,17 @@ LIBRARIES = ("framework.", "torch.")  # those whose keys the files of the groups
 
 
 class Rule(NamedTuple):
-    """The values of one option. Numbers are finite, whatever their limits.
+    """The values of one option. Numbers are finite, whatever their limits."""
 
-    Attributes:
-        kind: The type, or a union of types.
-        least: The smallest number.
-        most: The largest number.
-        above: Numbers must be greater than it.
-        below: Numbers must be less than it.
-        choices: The only texts that are allowed, if any.
-        means: What the values are, for messages; empty if the type says it.
-        number: Of the ConfigError for every other value.
-        help: What the option does, for messages.
-    """
-
-    kind: Any
+    kind: Any  # the type, or a union of types
     least: float = -math.inf
     most: float = math.inf
-    above: float = -math.inf
-    below: float = math.inf
-    choices: Sequence[str] = ()
-    means: str = ""
-    number: int = 101
-    help: str = ""
+    above: float = -math.inf  # numbers must be greater
+    below: float = math.inf  # numbers must be less
+    choices: Sequence[str] = ()  # the only texts that are allowed, if any
+    means: str = ""  # what the values are, for messages, if the type does not say it
+    number: int = 101  # of the ConfigError for every other value
+    help: str = ""  # what the option does, for messages
 
     @property
     def kinds(self) -> tuple[Any, ...]:
@@ -109,9 +97,8 @@ class Rule(NamedTuple):
         limit = " " + " and ".join(known) if known else ""
         if math.isfinite(self.least) and math.isfinite(self.most):
             limit = f" from {self.least:g} to {self.most:g}"
-        if self.means:
-            names = [self.means + limit]
-        else:
+        names = [self.means + limit]
+        if not self.means:
             words = {**KINDS, int: KINDS[int] + limit, float: KINDS[float] + limit}
             plain = [kind for kind in self.kinds if kind is not NoneType]
             names = [words[kind] for kind in plain if not (kind is str and self.choices)]
@@ -135,7 +122,6 @@ class Rule(NamedTuple):
         return isinstance(value, tuple(kind for kind in self.kinds if type(kind) is type))
 
     def fits(self, value: Any) -> bool:
-        """Return whether an option may have this value."""
         if not self.is_kind(value):
             return False
         if isinstance(value, str) and self.choices:
@@ -150,7 +136,6 @@ class Rule(NamedTuple):
             raise self.error(where, value)
 
     def error(self, where: str, value: Any) -> ConfigError:
-        """Return the error for a value that the option cannot have."""
         with suppress(ValueError, RecursionError):
             if isinstance(value, str) and self.fits(json.loads(value)):  # such as "0.5"
                 decoded = f"""'{where}="${{oc.decode:${{oc.env:NAME}}}}"'"""
@@ -180,10 +165,7 @@ class Rule(NamedTuple):
 
 @cache
 def option_rules(name: str) -> dict[str, Rule]:
-    """Return the rules of the options in ``conf/NAME.yaml``, or of all choices of a group.
-
-    Keys are dotted. Those of a group begin with its name.
-    """
+    """Return the rules of ``conf/NAME.yaml``, or of all choices of a group, by dotted key."""
     rules: dict[str, Rule] = {}
     for path in (CONF / f"{name}.yaml", *sorted((CONF / name).glob("*.yaml"))):
         if not path.is_file():
@@ -209,11 +191,8 @@ def rule_of(comment: str) -> Rule | None:
     is_word = len(names) == 1 and (names[0] not in TYPES or names[0] == "null")
     if len(parts) <= text.count(" | ") or is_word:
         return None
-    limits: dict[str, Any] = {
-        LIMITS[sign]: float(limit)
-        for part in parts
-        for sign, limit in re.findall(r"([<>]=?) (\S+)", part[2])
-    }
+    signs = re.findall(r"([<>]=?) (\S+)", " ".join(part[2] for part in parts))
+    limits: dict[str, Any] = {LIMITS[sign]: float(limit) for sign, limit in signs}
     kind = reduce(operator.or_, [TYPES.get(name, str) for name in names])
     choices = tuple(name for name in names if name not in TYPES)
     error = int(number.rstrip("]") or 101)
@@ -277,21 +256,23 @@ def check(config: Config) -> None:
             raise ConfigError(101, "resume = ''", what, "give the directory of a run")
         fix = "give train the directory of a run, and other commands that run's own words"
         raise ConfigError(196, f"resume = {resume}", what, fix)
+    parts: Config = {}
     for group in GROUPS:
         block = config.get(group)
         if block is None and group in NAMED:  # sink=[]: only the summary is written
             continue
+        fix = "see the choices with 'paceline train --help'"
         # no choice of data gives the key val_transform
-        is_empty = block is None or (group == "data" and {*block} == {"val_transform"})
-        if is_empty or not isinstance(block, dict):
-            fix = "see the choices with 'paceline train --help'"
-            if is_empty:
-                raise ConfigError(101, f"{group} = null", "nothing is chosen", fix)
+        if block is None or (group == "data" and {*block} == {"val_transform"}):
+            raise ConfigError(101, f"{group} = null", "nothing is chosen", fix)
+        if not isinstance(block, dict):
             raise ConfigError(101, f"{group} = {block}"[:200], "is no block of keys", fix)
+        if group in PARTS:
+            parts[group] = block
+        elif group in NAMED:
+            parts |= {f"{group}.{name}": part for name, part in block.items()}
     data = config["data"]
-    parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
-    for group in NAMED:
-        parts |= {f"{group}.{name}": block for name, block in (config.get(group) or {}).items()}
+    parts["data.source"] = data.get("source")
     for name in ("val_transform", "writer"):
         if data.get(name) is not None:
             parts[f"data.{name}"] = data[name]
@@ -333,7 +314,6 @@ def _check_choices(config: Config) -> None:
 
 
 def _check_data(data: Config) -> None:
-    """Raise ConfigError C233 for a path where an object is wanted, or the other way around."""
     makes = makes_data(data)
     sets = val_sets(data)
     if sets != {"": data["val"]}:
@@ -407,9 +387,8 @@ def _check_optim(optim: Config) -> None:
         what = "the batch size that optim.lr is meant for is missing"
         fix = "give the batch size that optim.lr is right for"
         raise ConfigError(135, "optim.reference_batch_size = null", what, fix)
-    groups = parameter_groups.named_groups(optim.get(parameter_groups.GROUPS))
-    for name, group in groups.items():
-        where = f"optim.{parameter_groups.GROUPS}.{name}"
+    for name, group in parameter_groups.named_groups(optim.get("groups")).items():
+        where = f"optim.groups.{name}"
         if not isinstance(group, dict) or "match" not in group:
             what = "does not say which parameters it has"
             fix = "give it match, the names of its parameters, as in {match: '*.bias', until: 0.5}"
@@ -422,7 +401,6 @@ def _check_optim(optim: Config) -> None:
 
 
 def _check_names(where: str, names: Iterable[Any]) -> None:
-    """Raise ConfigError C330 for a name that could not be part of a metric's name."""
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             what = "must be letters, digits and underscores, since it is part of a metric's name"
@@ -430,7 +408,6 @@ def _check_names(where: str, names: Iterable[Any]) -> None:
 
 
 def _check_validation(config: Config) -> None:
-    """Check what looks at the validation. ConfigError C330, C335, C336 or C337."""
     metrics = config.get("metrics") or {}
     _check_names("metrics", metrics)
     stop = config["stop"]
@@ -467,7 +444,6 @@ def seconds_of(where: str, text: str) -> float:
 
 
 def _check_init(init: Config, is_resumed: bool) -> None:
-    """Check the options of ``init``. A resumed run has its weights, and reads no file."""
     for old, new in (init["rename"] or {}).items():
         if not isinstance(old, str) or not isinstance(new, str):
             fix = "give names of modules or tensors, as in 'init.rename={fc: head}'"
@@ -479,5 +455,5 @@ def _check_init(init: Config, is_resumed: bool) -> None:
             raise ConfigError(301, f"init.{key} = {init[key]}"[:200], what, fix)
     if init["weights"] == "":
         raise ConfigError(301, "init = ''", "names no file", "give one, or leave init out")
-    if init["weights"] is not None and not is_resumed:
+    if init["weights"] is not None and not is_resumed:  # a resumed run has its weights
         check_weights_path(init["weights"])

@@ -65,14 +65,8 @@ def training_parts(
 ) -> Parts:
     """Build the parts of a Trainer over ``assembly``. The model is tried on a few records.
 
-    Args:
-        assembly: Data, loaders and ranks.
-        run_dir: Where states are saved; None to write nothing, as when measuring. Then nothing
-            watches the run, either.
-        stop: Asked after every step whether to stop.
-
-    Raises:
-        ConfigError: C118 if the model or the augmentation does not fit the data.
+    Without ``run_dir``, as when measuring, nothing is saved, and nothing watches the run. ``stop``
+    is asked after every step. ConfigError C118 if a part does not fit the data.
     """
     config, parallel = assembly.config, assembly.parallel
     objective: training.Objective = assembly.build("objective")
@@ -108,13 +102,8 @@ def training_parts(
         raise ConfigError(314, where, what, "give data.val, or choose another schedule")
     average = checkpoints = recorder = best = watchers = freeze = None
     if config["ema_decay"] is not None:
-        average = Average(
-            parallel.unwrap(model),
-            config["ema_decay"],
-            every=config["ema_every"],
-            ramp=config["ema_ramp"],
-            lookahead=config["ema_lookahead"],
-        )
+        own = {name: config[f"ema_{name}"] for name in ("every", "ramp", "lookahead")}
+        average = Average(parallel.unwrap(model), config["ema_decay"], **own)
     saving = config["checkpoint"]
     if run_dir is not None:
         facts = {
@@ -218,7 +207,7 @@ def make_trainer(
         objective: The loss and the metrics.
         optimizer: Over the parameters of ``model``.
         train: A DataLoader or another iterable of batches: dicts, dataclasses or tuples.
-        val: The same for validation, or several by name, or None.
+        val: The same for validation, or several by name.
         epochs: How long to train.
         fields: The names of a tuple's values.
         num_batches: Batches of an epoch, if ``train`` has no length.
@@ -234,8 +223,7 @@ def make_trainer(
         ConfigError: C232, C234 or C235; DataError: D109, D230, D233 or D235, as ``loader_source``.
     """
     device = device or torch.device("cpu")
-    clock = make_clock(device, True)
-    val_clock = make_clock(device, True)
+    clock, val_clock = make_clock(device, True), make_clock(device, True)
 
     def loader(data: Iterable[Any], loader_clock: Clock, training: bool) -> PlainLoader:
         order = partial(Order, batch_size=0)
@@ -281,10 +269,7 @@ def make_trainer(
 def _model(
     assembly: Assembly, objective: training.Objective, precision: Precision
 ) -> tuple[nn.Module, parameter_groups.Thaws, ModelTrial]:
-    """Build the model, try it on a few records, freeze layers, and wrap it for its ranks.
-
-    Return it with the times at which its frozen parameters thaw, and the trial.
-    """
+    """Build the model, try it on a few records, freeze layers, and wrap it for its ranks."""
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     assembly.notes.clear()
     if is_from_folder(config["model"].get("_target_")):
@@ -304,8 +289,7 @@ def _model(
     except ConfigError as error:
         why = wrong_channels(config, assembly.train_source, words_of(error.__cause__ or error))
         raise why or error from error.__cause__
-    read = assembly.train_source.sample
-    start_from_data(model, objective, read, partial(_at_home, assembly))
+    start_from_data(model, objective, assembly.train_source.sample, partial(_at_home, assembly))
     if assembly.starts_from is not None:
         num_classes = len(assembly.train_source.manifest.classes)
         note = start_from_weights(model, assembly.starts_from, config, num_classes)
@@ -349,7 +333,7 @@ def _rewrapped(
 
 
 def _at_home(assembly: Assembly, records: Batch) -> Batch:
-    """Return records as the model gets them in validation, where the model was built."""
+    """Return records as ``_augmented`` does, where the model was built."""
     batch = move(_augmented(assembly, records), assembly.parallel.home)
     if assembly.parallel.home != assembly.device:  # where nothing casts as the precision does
         half = (torch.float16, torch.bfloat16)
@@ -358,7 +342,7 @@ def _at_home(assembly: Assembly, records: Batch) -> Batch:
 
 
 def _augmented(assembly: Assembly, sample: Batch) -> Batch:
-    """Augment records as in validation. ConfigError C118."""
+    """Return records as the model gets them in validation. ConfigError C118."""
     with build.fits("augment", assembly.config, sample, assembly.allowed):
         return assembly.augmenter(training=False)(move(sample, assembly.device), 0)
 
@@ -377,7 +361,6 @@ def _warm_up(
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:
-    """Compile the model at its first call. ResourceError R105 without a compiler."""
     variable, *names = ["CC", "gcc", "clang"]
     if device.type == "cpu":
         variable, *names = ["CXX", "g++", "clang++"]
@@ -402,14 +385,14 @@ def _optimizer(
             assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
     if fuses:
         block = fused(block)
+    if owned.weights:
+        assembly.notes.append(owned.note)
     if parameter_groups.is_grouped(chosen):
         own = {name: weight for weight, name in owned.weights.items()}
         params = parameter_groups.parameter_groups(assembly.parallel.unwrap(model), chosen, own)
     elif owned.weights:
         own = {"params": list(owned.weights), parameter_groups.NAME: parameter_groups.GROUP}
         params = [{"params": params, parameter_groups.NAME: "model"}, own]
-    if owned.weights:
-        assembly.notes.append(owned.note)
     optimizer: torch.optim.Optimizer = build.build("optim", block, assembly.allowed, params=params)
     parameter_groups.check_options(optimizer, chosen)
     for group in optimizer.param_groups:
@@ -420,8 +403,7 @@ def _optimizer(
 def _try_smallest(assembly: Assembly, parts: Parts) -> None:
     """Try the model on as few records as a pass of training and of each validation set will have.
 
-    Ready batches of a user's loader are not tried. ConfigError C396 for a model that takes more
-    records, but not so few.
+    Ready batches of a user's loader are not tried. ConfigError C396.
     """
     config = assembly.config
     num_steps = min(config["max_steps"] or math.inf, config["epochs"] * assembly.train.num_steps)
@@ -471,7 +453,6 @@ def _try_objective(
 
 
 def _few(assembly: Assembly, source: Source, count: int) -> Batch:
-    """Return ``count`` records as the model gets them in validation."""
     sample = assembly.sample if source is assembly.train_source else source.sample(count)
     return _augmented(assembly, taken(sample, torch.arange(count) % len(sample["index"])))
 
@@ -479,10 +460,7 @@ def _few(assembly: Assembly, source: Source, count: int) -> Batch:
 def open_sinks(
     stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path
 ) -> list[training.Sink]:
-    """Open the sinks of a run, on rank 0 only. ``stack`` closes them.
-
-    A sink that fails later does not end the run.
-    """
+    """Open the sinks of a run, on rank 0 only. ``stack`` closes them."""
     if not assembly.leads:
         return []
     run = training.RunContext(
@@ -514,14 +492,13 @@ def make_goal(
 
     ConfigError C331 for an unknown metric, C338 if nothing tells its direction.
     """
-    block = assembly.config[key]
-    metric = block["metric"]
+    metric, mode = assembly.config[key]["metric"], assembly.config[key]["mode"]
     if metric is None:
         return None
     where = f"{key}.metric"
     _check_metric(where, metric, assembly, trial)
-    if block["mode"] != "auto":
-        return watching.Goal(metric, block["mode"] == "max", where)
+    if mode != "auto":
+        return watching.Goal(metric, mode == "max", where)
     own = metric
     for name in assembly.val_sources:
         own = own.removeprefix(f"{name}.")
@@ -540,7 +517,6 @@ def make_goal(
 
 
 def _check_metric(where: str, metric: str, assembly: Assembly, trial: ModelTrial) -> None:
-    """Check that the validation will have the metric that ``where`` names. ConfigError C331."""
     means = trial.means
     if sets := [name for name in assembly.val_sources if name]:
         means = {f"{name}.{own}": mean for name in sets for own, mean in trial.means.items()}
