@@ -1,8 +1,4 @@
-"""Start a model from somebody's weights: the block ``init``.
-
-The names in the file must be those of the model. Only a head for another number of classes, and
-what ``init.skip`` names, stay as the model was built.
-"""
+"""Start a model from somebody's weights: the block ``init``."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -51,27 +47,21 @@ def with_digest(config: Config) -> tuple[Config, Path | None]:
 def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes: int) -> str:
     """Copy the weights in a file into the model, before it is wrapped. Return a note.
 
-    Nothing is copied if something does not fit. The data has ``num_classes``, 0 if it names none.
-
-    Raises:
-        CheckpointError: K110 to K113 as ``read_weights``, K114 for names that are missing or
-            unexpected, K115 for a shape or a type that does not fit, K116 if nothing is left.
-        ConfigError: C300 for a name in ``init.skip`` or ``init.rename`` that nothing has.
+    The names in the file must be those of the model. Only a head for another number of classes, and
+    what ``init.skip`` names, stay as the model was built. Nothing is copied if something does not
+    fit. The data has ``num_classes``, 0 if it names none. CheckpointError K110 to K116, ConfigError
+    C300 for a name in ``init.skip`` or ``init.rename`` that nothing has.
     """
     choice = config["init"]
     rename = choice["rename"] or {}
     own: dict[str, Tensor] = model.state_dict()
     old = [f"{prefix}." for prefix in rename]  # what the names in the file may begin with
     weights = _renamed(read_weights(path, choice["average"], [*own, *old]), rename)
-    skipped: set[str] = set()
+    names, skipped = {*own, *weights}, set[str]()
     for pattern in choice["skip"]:
-        named = {
-            name
-            for name in {*own, *weights}
-            if name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
-        }
+        named = {n for n in names if n.startswith(f"{pattern}.") or fnmatchcase(n, pattern)}
         if not named:
-            raise _unknown(f"init.skip = [{pattern}]", pattern, {*own, *weights})
+            raise _unknown(f"init.skip = [{pattern}]", pattern, names)
         skipped |= named
     common = [name for name in own if name in weights and name not in skipped]
     typed = (config["model"].get(key) for key in CLASSES)
@@ -89,15 +79,15 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
     _check_names(where, own, weights, skipped, common)
     for name in loaded:
         here, there = own[name], weights[name]
-        fix = f"build the model that was saved, or leave it new: init.skip=[{_module(name)}]"
+        fits = torch.can_cast(there.dtype, here.dtype)
         if here.shape != there.shape:
-            what = f"{name} is {list(there.shape)} there, and {list(here.shape)} in the model"
-            raise CheckpointError(115, where, what, fix)
-        if not torch.can_cast(there.dtype, here.dtype) or (
-            here.is_floating_point() and not there.is_floating_point()
-        ):
-            what = f"{name} is {there.dtype} there, and {here.dtype} in the model"
-            raise CheckpointError(115, where, what, fix)
+            forms = f"{list(there.shape)} there, and {list(here.shape)}"
+        elif not fits or (here.is_floating_point() and not there.is_floating_point()):
+            forms = f"{there.dtype} there, and {here.dtype}"
+        else:
+            continue
+        fix = f"build the model that was saved, or leave it new: init.skip=[{_module(name)}]"
+        raise CheckpointError(115, where, f"{name} is {forms} in the model", fix)
     if not loaded:
         fix = "leave init out, or name less in init.skip"
         raise CheckpointError(116, where, "nothing is left to load", fix)
@@ -117,11 +107,8 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
 def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> str:
     """Return a note on what transformers loaded from a folder.
 
-    ``info`` is what ``from_pretrained`` says with ``output_loading_info``.
-
-    Raises:
-        CheckpointError: K114 if the folder is another model's, K115 for a shape that differs by
-            more than the number of classes.
+    ``info`` is what ``from_pretrained`` says with ``output_loading_info``. CheckpointError K114 if
+    the folder is another model's, K115 for a shape that differs by more than the number of classes.
     """
     own = model.state_dict()
     missing = sorted(info["missing_keys"])
@@ -158,7 +145,6 @@ def _check_names(
     skipped: Collection[str],
     common: Sequence[str],
 ) -> None:
-    """Check that the names in a file are those of the model. CheckpointError K114."""
     # of tied weights, safetensors keeps one
     there = {own[name].data_ptr() for name in common if own[name].numel()}
     missing = [
@@ -197,11 +183,7 @@ def _unknown(where: str, name: str, names: Collection[str]) -> ConfigError:
 
 
 def _renamed(weights: Mapping[str, Tensor], rename: Mapping[str, str]) -> dict[str, Tensor]:
-    """Return the weights with other prefixes of their names. ConfigError C300.
-
-    ``rename`` maps old to new names of modules or tensors. ``*`` is every name, to which the new
-    one is added in front. An empty new name drops the old one.
-    """
+    """Return the weights with other prefixes of their names. An empty new name drops the old one."""
     names = {name: name for name in weights}
     for old, new in rename.items():
         members = [name for name in weights if old == ALL or f"{name}.".startswith(f"{old}.")]
@@ -219,9 +201,7 @@ def _renamed(weights: Mapping[str, Tensor], rename: Mapping[str, str]) -> dict[s
 def load_teacher(objective: object) -> None:
     """Load the weights that an objective names for its teacher, if it has one.
 
-    Raises:
-        ConfigError: C319 if they are those of another model.
-        CheckpointError: As ``read_weights``, if the file cannot be read.
+    ConfigError C319 if they are those of another model. CheckpointError as ``read_weights``.
     """
     if not isinstance(objective, Distill) or objective.weights is None:
         return

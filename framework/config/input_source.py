@@ -272,10 +272,9 @@ class InputSource(Source):
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         with ThreadPoolExecutor(1, "paceline-input", limit_threads, (1,)) as reader:
             ahead = [reader.submit(self._read, items) for items in self.ranges[:1]]
-            for number in range(1, len(self.ranges) + 1):
+            for following in range(1, len(self.ranges) + 1):
                 part = ahead.pop().result()
-                for items in self.ranges[number : number + 1]:
-                    ahead.append(reader.submit(self._read, items))
+                ahead += [reader.submit(self._read, items) for items in self.ranges[following:][:1]]
                 self.parts[part.items.number] = part
                 if part.store.manifest.num_records:
                     yield from self._batches_of(part)
