@@ -88,10 +88,11 @@ class Assembly:
             self.augment = make_augment(self.config, allowed, source.manifest)
             self.label_checks: dict[str, LabelCheck] = {}  # by split
             self.waits = Waits(source.slow_batches)  # of the training steps for their batches
-            self.train = self._loader("train", source, self.clock, self.waits)
+            given, vals = self.config["data"]["train"], val_sets(self.config["data"])
+            self.train = self._loader("train", given, source, self.clock, self.waits)
             self.val_loaders = {
-                name: self._loader(split_of(name), val_source, self.val_clock, Waits())
-                for name, val_source in self.val_sources.items()
+                name: self._loader(split_of(name), vals[name], own, self.val_clock, Waits())
+                for name, own in self.val_sources.items()
             }
             self.tuning: LiveTuning | None = None  # changes how training records are read
             if config["workers"]["num"] == auto.AUTO:
@@ -138,11 +139,7 @@ class Assembly:
             self.val_sources[name] = with_agreed_classes(train, source, config["select"], where)
         return from_data
 
-    def _loader(self, split: str, source: Source, clock: Clock, waits: Waits) -> Loader:
-        data = self.config["data"]
-        given = data["train"]
-        if split != "train":
-            given = val_sets(data)[split.partition(".")[2]]
+    def _loader(self, split: str, given: Any, source: Source, clock: Clock, waits: Waits) -> Loader:
         # checks nothing yet
         check = LabelCheck(f"data.{split} = {targets.data_name(given)}", source.key)
         self.label_checks[split] = check

@@ -15,20 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.augment.compose import flat_parts
 from framework.contracts import data, prediction
+from framework.contracts import records as contract
 from framework.contracts.data import MicroBatch, MicroBatches, Source, SourceContext
-from framework.contracts.records import (
-    CARRIED,
-    Chunk,
-    Field,
-    InputTraits,
-    Manifest,
-    RecordInput,
-    Records,
-    RecordStore,
-    item_files_of,
-)
+from framework.contracts.records import Chunk, Field, InputTraits, Manifest, RecordInput
 from framework.data.reader import BatchReader, Request
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, DataError
@@ -45,7 +35,6 @@ from framework.store.open_store import ChunkStore, ItemStore, as_read
 from framework.system.native import limit_threads
 
 PART = "part"  # the field of a batch with the number of its part
-PIXELS = ("uint8", "uint16")
 FORMS = "a list of paths, PIL images or arrays [H, W, C], or a tensor [B, C, H, W]"
 Size = tuple[int, int]
 
@@ -88,44 +77,6 @@ def as_trained(field: Field, trained: Field | None) -> Field:
     return replace(field, shape=(trained.channels, None, None))
 
 
-def check_pixels(
-    where: str,
-    fields: Mapping[str, Field],
-    train: Manifest,
-    augment: data.Augment,
-    say: Callable[[str], None],
-) -> None:
-    """Check that pixels have the type that they had in training. ConfigError C352.
-
-    An augment that scales to floats takes integers by their white, and floats as they are.
-    """
-    scaled: set[str] = set()
-    for _, part in flat_parts({"augment": augment}):
-        traits = data.traits_of(part)
-        scaled |= {*traits.normalized_fields, *traits.scaled_fields}
-    for name, field in fields.items():
-        trained = train.fields.get(name)
-        forms = _pixel_form(field), _pixel_form(trained)
-        if trained is None or None in forms or forms[0] == forms[1]:
-            continue
-        what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
-        if name not in scaled:
-            places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
-            fix = f"give {trained.dtype}: by your own Dataset ({places}), or a tensor in Python"
-            raise ConfigError(352, where, what, fix)
-        if "float" in forms:
-            say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
-
-
-def _pixel_form(field: Field | None) -> str | None:
-    if field is None or field.kind == "labels":
-        return None
-    if field.dtype.startswith("float") or field.kind == "audio":
-        return "float"
-    is_image = len(field.shape) > 1 and field.kind not in CARRIED
-    return field.dtype if field.dtype in PIXELS and is_image else None
-
-
 @final
 class PreparedInput(InputTraits):
     """An input whose images, sounds and videos are prepared as packing does."""
@@ -142,14 +93,14 @@ class PreparedInput(InputTraits):
         return self.source.name(index)
 
     def item_files(self, index: int) -> Sequence[str]:
-        return item_files_of(self.source, index)
+        return contract.item_files_of(self.source, index)
 
 
 @final
 class _StoreItems:
     """The records of a store as an input has them."""
 
-    def __init__(self, store: RecordStore) -> None:
+    def __init__(self, store: contract.RecordStore) -> None:
         self.manifest = store.manifest
         self.name = store.name
         self._store = store
@@ -163,12 +114,12 @@ class _StoreItems:
 
 
 @final
-class PreparedStore(RecordStore):
+class PreparedStore(contract.RecordStore):
     """A store whose images, sounds and videos become as those of ``train`` when they are read."""
 
     has_columns = True
 
-    def __init__(self, store: RecordStore, train: Manifest) -> None:
+    def __init__(self, store: contract.RecordStore, train: Manifest) -> None:
         self._store = store
         self._items = _StoreItems(store)
         self._prepare = preparation(store.manifest, train, scales=True)
@@ -191,7 +142,7 @@ class PreparedStore(RecordStore):
     def close(self) -> None:
         self._store.close()
 
-    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> contract.Records:
         if self._prepare is None:
             return self._store.read(indices, views)
         chunk = self._items.chunk(indices)
@@ -205,7 +156,7 @@ class PreparedStore(RecordStore):
             raise item_error(error, self._items, int(indices[0]), chunk.keys[0]) from error
         return {name: as_read(values) for name, values in records.items()}
 
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
+    def damaged(self, indices: Tensor, records: contract.Records) -> list[int]:
         return self._store.damaged(indices, records) if self._prepare is None else []
 
     def column(self, name: str) -> Any:

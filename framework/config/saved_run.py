@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -15,18 +15,18 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from framework.augment.compose import Finish, finish_with
+from framework.augment.compose import Finish, finish_with, flat_parts
 from framework.config import assemble, targets
 from framework.config import input_source as inputs
 from framework.config.build import MISFITS, build
 from framework.config.resume import USED_PARTS, SavedConfig, read_config
 from framework.config.targets import Config
 from framework.contracts.batch import Batch
-from framework.contracts.data import Augment, Source, SourceContext
+from framework.contracts.data import Augment, Source, SourceContext, traits_of
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.prediction import PredictedBoxes, PredictedMaps, Predictions, Predicts
-from framework.contracts.records import Field, Manifest, RecordInput
+from framework.contracts.records import CARRIED, Field, Manifest, RecordInput
 from framework.contracts.training import Objective
 from framework.data.fields import agree_on_classes, length_name, renumbered
 from framework.data.reader import BatchReader
@@ -67,6 +67,7 @@ class Inferred(NamedTuple):
 
 
 @final
+@dataclass(eq=False, repr=False)
 class SavedRun:
     """A run whose model can be used, as ``load`` and ``open_run`` return it.
 
@@ -74,23 +75,16 @@ class SavedRun:
     the names of its classes by number, if it has any.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        config: Config,
-        allowed: Sequence[str],
-        weights: str,
-        saved: SavedConfig,
-        say: Callable[[str], None],
-    ) -> None:
-        self.run_dir = run_dir
-        self.config = config
-        self.allowed = tuple(allowed)
-        self.weights = weights
-        self.train = saved.train
-        self.classes: Sequence[str] = saved.train.classes
-        self._saved = saved
-        self.say = say
+    run_dir: Path
+    config: Config
+    allowed: Sequence[str]
+    weights: str
+    _saved: SavedConfig
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.train: Manifest = self._saved.train
+        self.classes: Sequence[str] = self.train.classes
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -218,8 +212,7 @@ class SavedRun:
                 raise CheckpointError(125, where, what, fix)
             if given not in targets.val_sets(self.config["data"]).values():
                 source = self._as_trained(source)
-                fields = self._inputs_of(source.manifest.fields)
-                inputs.check_pixels(where, fields, self.train, self.augment, self.say)
+                self._check_pixels(where, self._inputs_of(source.manifest.fields))
             # with labels numbered as the training data numbers them
             numbers = agree_on_classes(self.train, source.manifest)
             return renumbered(source, numbers, self.classes)
@@ -368,8 +361,30 @@ class SavedRun:
                 what = f"has no field {name!r}, which the model takes; it has {has}"
                 fix = "name its fields as the training data has them, with the keys of input"
                 raise ConfigError(352, where, what, fix)
-        inputs.check_pixels(where, fields, self.train, self.augment, self.say)
+        self._check_pixels(where, fields)
         return fields
+
+    def _check_pixels(self, where: str, fields: Mapping[str, Field]) -> None:
+        """Check that pixels have the type that they had in training. ConfigError C352.
+
+        An augment that scales to floats takes integers by their white, and floats as they are.
+        """
+        scaled: set[str] = set()
+        for _, part in flat_parts({"augment": self.augment}):
+            traits = traits_of(part)
+            scaled |= {*traits.normalized_fields, *traits.scaled_fields}
+        for name, field in fields.items():
+            trained = self.train.fields.get(name)
+            forms = _pixel_form(field), _pixel_form(trained)
+            if trained is None or None in forms or forms[0] == forms[1]:
+                continue
+            what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
+            if name not in scaled:
+                places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
+                fix = f"give {trained.dtype}: by your own Dataset ({places}), or a tensor in Python"
+                raise ConfigError(352, where, what, fix)
+            if "float" in forms:
+                self.say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
 
     def _inputs_of(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
         """Return the fields that the model takes; all if the objective does not say it."""
@@ -448,6 +463,15 @@ def _image_size(field: Field | None) -> Size | None:
     return None if height is None or width is None else (height, width)
 
 
+def _pixel_form(field: Field | None) -> str | None:
+    if field is None or field.kind == "labels":
+        return None
+    if field.dtype.startswith("float") or field.kind == "audio":
+        return "float"
+    is_image = len(field.shape) > 1 and field.kind not in CARRIED
+    return field.dtype if field.dtype in ("uint8", "uint16") and is_image else None
+
+
 def load(
     run: str | os.PathLike[str],
     weights: str | os.PathLike[str] = BEST,
@@ -487,7 +511,7 @@ def open_run(
     config = targets.completed({**saved.config, **(changes or {})})
     used = (*USED_PARTS, "data", "order", "metrics")
     targets.check_targets({name: config.get(name) for name in used}, allowed)
-    return SavedRun(run_dir, config, allowed, weights, saved, say)
+    return SavedRun(run_dir, config, tuple(allowed), weights, saved, say)
 
 
 def _source_of(data: Config, given: Any) -> Config:

@@ -86,18 +86,15 @@ def training_parts(
     if is_cut and isinstance(objective, OwnLoss) and objective.unknown_mean:
         raise objective.unknown_mean  # several passes or ranks would not learn what one does
     _check_labels(assembly, objective)
-    metrics = build.make_metrics(
-        config, assembly.allowed, parallel, assembly.say, source.manifest.classes
-    )
+    classes = source.manifest.classes
+    metrics = build.make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
     if metrics is not None:
         trial = build.try_metrics(metrics, trial)
     optimizer = _optimizer(assembly, model, owned)
-    warmup_steps = assembly.effective.get("warmup_steps")
-    schedule, setter = build.build_schedule(
-        config["schedule"], assembly.allowed, optimizer, warmup_steps
-    )
+    block, warmup_steps = config["schedule"], assembly.effective.get("warmup_steps")
+    schedule, setter = build.build_schedule(block, assembly.allowed, optimizer, warmup_steps)
     if isinstance(schedule, Plateau) and assembly.val is None:
-        where = f"schedule = {config['schedule']['_target_']}"
+        where = f"schedule = {block['_target_']}"
         what = "follows a metric of validation, and there is no validation data"
         raise ConfigError(314, where, what, "give data.val, or choose another schedule")
     average = checkpoints = recorder = best = watchers = freeze = None
@@ -114,9 +111,8 @@ def training_parts(
             "init": config["init"].get(DIGEST),
             "versions": {"torch": str(torch.__version__)},
         }
-        checkpoints = CheckpointFolder(
-            run_dir, facts, saving["keep"], saving["every_s"], assembly.say
-        )
+        keep, every_s = saving["keep"], saving["every_s"]
+        checkpoints = CheckpointFolder(run_dir, facts, keep, every_s, assembly.say)
         best = make_goal("best", assembly, objective, trial, metrics)
         stop_goal = make_goal("stop", assembly, objective, trial, metrics)
         watchers = make_watching(assembly, run_dir, stop_goal)
