@@ -94,6 +94,8 @@ class Assembly:
                 name: self._loader(split_of(name), vals[name], own, self.val_clock, Waits())
                 for name, own in self.val_sources.items()
             }
+            # the only loader of validation, or those of several sets by name, or None
+            self.val = self.val_loaders.get("", self.val_loaders or None)
             self.tuning: LiveTuning | None = None  # changes how training records are read
             if config["workers"]["num"] == auto.AUTO:
                 cores = cores_per_rank()
@@ -131,12 +133,19 @@ class Assembly:
             config = {**config, "batch_size": train.order.batch_size}
         self.config = config
         self.train_source = train
+        self.sources: dict[str, Source] = {"train": train}  # by split
         self.val_sources: dict[str, Source] = {}  # by name: "" is the only one
         for name, given in val_sets(config["data"]).items():
-            where = f"data.{split_of(name)}"
-            source = opened(split_of(name), given, config)
+            split = split_of(name)
+            source = opened(split, given, config)
             stack.callback(source.close)
-            self.val_sources[name] = with_agreed_classes(train, source, config["select"], where)
+            agreed = with_agreed_classes(train, source, config["select"], f"data.{split}")
+            self.sources[split] = self.val_sources[name] = agreed
+        manifests = {name: source.manifest for name, source in self.val_sources.items()}
+        # what identifies the validation data, or None, and what decides which weights are learned
+        self.validates = resume.validation_data(manifests, config)
+        batch_size = train.order.batch_size
+        self.learns = resume.learned(config, batch_size, train.manifest, self.validates)
         return from_data
 
     def _loader(self, split: str, given: Any, source: Source, clock: Clock, waits: Waits) -> Loader:
@@ -147,20 +156,8 @@ class Assembly:
         context = LoaderContext(source, self.device, finish, clock, waits, check)
         return self.build("loader", context=context)
 
-    @property
-    def sources(self) -> dict[str, Source]:
-        """The sources by split."""
-        val = {split_of(name): source for name, source in self.val_sources.items()}
-        return {"train": self.train_source, **val}
-
-    @property
-    def val(self) -> Loader | Mapping[str, Loader] | None:
-        """The loader of the only validation set, or those of several by name; None without any."""
-        return self.val_loaders.get("", self.val_loaders or None)
-
     @cached_property
     def sample(self) -> Batch:
-        """A few training records as a batch in host memory."""
         return self.train_source.sample(NUM_SAMPLES)
 
     @property
@@ -172,21 +169,7 @@ class Assembly:
             values["warmup_steps"] = round(schedule["warmup_epochs"] * self.train.num_steps)
         return values
 
-    @property
-    def learns(self) -> resume.Learned:
-        """The settings and data that decide which weights are learned."""
-        source = self.train_source
-        batch_size = source.order.batch_size
-        return resume.learned(self.config, batch_size, source.manifest, self.validates)
-
-    @property
-    def validates(self) -> resume.Learned | None:
-        """The facts that identify the validation data; None without validation."""
-        manifests = {name: source.manifest for name, source in self.val_sources.items()}
-        return resume.validation_data(manifests, self.config)
-
     def build(self, name: str, **runtime: Any) -> Any:
-        """Build the part that the block ``name`` of the configuration describes."""
         return build(name, self.config[name], self.allowed, **runtime)
 
     def augmenter(self, training: bool) -> Finish:
@@ -256,7 +239,6 @@ def source_context(
     training: bool,
     transform: contracts.Transform | None = None,
 ) -> SourceContext:
-    """Return what a source is given for training or for validation."""
     accumulate = config["accumulate"] if training else 1
     virtual_ranks = config["parallel"].get("virtual_ranks")
     batch_size = config["batch_size"] or 0

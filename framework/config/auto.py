@@ -162,7 +162,6 @@ def contradictions(config: Config, declared: Declared, automatic: Collection[str
 
 
 def _image_keys(config: Config, keys: tuple[str, ...]) -> Iterator[tuple[str, Config, str]]:
-    """Yield (dotted name, block, key) of the keys of our parts that change images."""
     parts = {name: config[name] for name in ("transform", "augment")}
     parts["data.val_transform"] = config["data"].get("val_transform")
     for part, root in parts.items():
@@ -172,15 +171,12 @@ def _image_keys(config: Config, keys: tuple[str, ...]) -> Iterator[tuple[str, Co
 
 
 class _Place(NamedTuple):
-    """A fact in a configuration: the block that holds it, its dotted name, and its key."""
-
     block: Config
     name: str
     key: str
 
     @property
     def is_open(self) -> bool:
-        """Whether the data decides."""
         return self.block[self.key] == ("balanced" if self.key == CLASS_WEIGHTS else AUTO)
 
     @property
@@ -190,7 +186,6 @@ class _Place(NamedTuple):
 
 
 def _places(part: Any, where: str) -> Iterator[_Place]:
-    """Yield all facts in a part of the configuration."""
     for name, block in walk(part, where):
         if isinstance(block, dict):
             own = (CLASS_WEIGHTS, PREDICTS) if name == "objective" else ()
@@ -200,7 +195,6 @@ def _places(part: Any, where: str) -> Iterator[_Place]:
 
 
 def is_wanted(part: Any) -> bool:
-    """Return whether a part of the configuration leaves a fact to the data."""
     return any(place.is_open for place in _places(part, ""))
 
 
@@ -246,8 +240,6 @@ def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | No
 
 @final
 class _Data:
-    """The facts that the training data tells, each None if it does not."""
-
     def __init__(self, config: Config, source: Source, declared: Declared) -> None:
         self.declared = declared
         self.source = source
@@ -384,7 +376,6 @@ class _Data:
         return [round(float(mean / count), 6) if count else 1.0 for count in counts]
 
     def _moments(self, place: _Place) -> list[float] | None:
-        """Return what was declared, or measured while packing. Other data is measured now."""
         name = place.field
         declared = self.declared.get(place.key)
         if declared is not None and len(declared) in (1, self.channels(name)):

@@ -73,7 +73,6 @@ def maker(where: str, block: Config, allowed: Sequence[str], **examples: Any) ->
 
 
 def _checked(where: str, block: Config, allowed: Sequence[str], runtime: Config) -> partial[Any]:
-    """Return the checked call that makes a part, after the parts inside it were built."""
     made = _made(where, {**block, "_partial_": True}, allowed)
     if both := sorted(made.keywords.keys() & runtime.keys()):
         what = "comes from the run, not from the configuration"
@@ -99,7 +98,6 @@ def _checked(where: str, block: Config, allowed: Sequence[str], runtime: Config)
 
 @contextmanager
 def _named_errors(where: str, block: Config, allowed: Sequence[str]) -> Generator[None]:
-    """Check the targets of a block, and name the block in errors of building it."""
     for place, inner in targets.targets(block, where):
         targets.check_name(place, inner["_target_"], allowed)
         _check_resolved(place, inner["_target_"], allowed)
@@ -180,7 +178,6 @@ def _resolve(target: str) -> Any:
 
 
 def takes_optimizer(block: Any) -> bool:
-    """Return whether a value is a block of a scheduler of torch, which takes an optimizer."""
     if not isinstance(block, dict) or "_target_" not in block:
         return False
     signature = targets.static_signature(str(block["_target_"]))
@@ -264,8 +261,6 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
 
 
 class ModelTrial(NamedTuple):
-    """What a validation of a few records gives."""
-
     means: dict[str, float]  # loss and metrics by name
     predictions: tuple[Tensor, Tensor] | None
     losses: tuple[str, ...] = ()  # the names in ``means`` of the parts of the loss

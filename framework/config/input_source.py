@@ -79,8 +79,6 @@ def as_trained(field: Field, trained: Field | None) -> Field:
 
 @final
 class PreparedInput(InputTraits):
-    """An input whose images, sounds and videos are prepared as packing does."""
-
     def __init__(self, source: RecordInput, prepare: Preparation) -> None:
         self.source = source
         self._prepare = prepare
@@ -98,8 +96,6 @@ class PreparedInput(InputTraits):
 
 @final
 class _StoreItems:
-    """The records of a store as an input has them."""
-
     def __init__(self, store: contract.RecordStore) -> None:
         self.manifest = store.manifest
         self.name = store.name
@@ -366,8 +362,6 @@ def _form(image: Any) -> str:
 
 
 class ImagePlace(NamedTuple):
-    """The part of an image that the model saw."""
-
     size: Size  # (height, width) of the image
     window: Sequence[int]  # top, left, height and width of the part
     seen: Size  # (height, width) that the part was scaled to
@@ -447,13 +441,11 @@ def as_dicts(
 
 
 def as_pixels(predictions: prediction.PredictedImages) -> list[np.ndarray]:
-    """Return pictures as uint8 [H, W, C]."""
     pixels = (predictions.values * 255).round().clamp(0, 255).to(torch.uint8)
     return list(pixels.permute(0, 2, 3, 1).cpu().numpy())
 
 
 def class_name(classes: Sequence[str], number: int) -> str:
-    """Return the name of a class, or its number if it has none."""
     if 0 <= number < len(classes):
         return classes[number]
     return str(number)

@@ -33,7 +33,6 @@ OF_PACKING = ("on_error", "one_file", "part", "parts", "split", "split_by")  # o
 
 
 def default_options() -> dict[str, Any]:
-    """Return the keys of ``pack:`` as ``conf/pack.yaml`` has them."""
     return yaml.safe_load((targets.CONF / "pack.yaml").read_text(encoding="utf-8"))["pack"]
 
 
@@ -96,7 +95,6 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
 
 
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
-    """Return a function that makes the writer of ``block`` for any path."""
     own = {key: block[key] for key in block if key != "path"}
     return maker(where, own, allowed, path="", fields={}, num_records=0)
 

@@ -59,8 +59,6 @@ KINDS = {  # of the parts of a state
 
 
 class SavedConfig(NamedTuple):
-    """What the directory of a run says of its configuration and data."""
-
     config: Config  # resolved, with paths of data as they are reached from here
     train: Manifest  # what is known of the training data
     digests: Mapping[str, str | None]  # of the data that was read, by split

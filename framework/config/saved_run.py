@@ -49,8 +49,6 @@ Size = tuple[int, int]
 
 
 class ValidationSet(NamedTuple):
-    """One set of data to validate on."""
-
     split: str  # ``val``, or ``val.NAME`` of several
     given: Any  # what names the data, as ``data.val`` does
     config: Config  # with which it is read
@@ -58,8 +56,6 @@ class ValidationSet(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """What the model predicts for a batch of an input."""
-
     batch: Batch  # as the model got it
     part: inputs.ReadPart  # of the input
     predictions: Predictions
@@ -88,7 +84,6 @@ class SavedRun:
 
     @cached_property
     def parallel(self) -> Parallel:
-        """The ranks that share the work."""
         keep_freed_memory()
         deterministic = self.config["deterministic"] or is_deterministic()
         return assemble.open_ranks({**self.config, "deterministic": deterministic}, self.allowed)
@@ -161,7 +156,6 @@ class SavedRun:
             raise CheckpointError(122, where, what, fix) from error
 
     def build(self, name: str, **runtime: Any) -> Any:
-        """Build the part that the block ``name`` of the configuration describes."""
         return build(name, self.config[name], self.allowed, **runtime)
 
     def sets(
@@ -282,7 +276,6 @@ class SavedRun:
         return None
 
     def _scaling(self, fields: Mapping[str, Field], context: SourceContext) -> SourceContext:
-        """Return ``context`` with a transform that scales images, if they must be."""
         if size := self._scaled_to(fields):
             shape = f"{size[0]} x {size[1]}"
             self.say(f"note: images are cut and scaled to {shape}, as packing did for training")
@@ -291,17 +284,14 @@ class SavedRun:
 
     @property
     def batch_size(self) -> int:
-        """The number of records of a validation batch."""
         return self._context.order(1).batch_size
 
     @cached_property
     def _context(self) -> SourceContext:
-        """What a source of data for this run is given."""
         config = {**self.config, "limit": None, "select": None, **targets.UNFOLDED}
         return assemble.source_context(config, self.allowed, self.parallel, training=False)
 
     def prepared(self, given: RecordInput) -> RecordInput:
-        """Return an input whose records are prepared as packing prepared those of training."""
         # maps and boxes lie in the pixels of the given images
         target = self.train.fields.get(self.predicts.target)
         scales = target is None or target.kind not in ("labels", "boxes")
@@ -325,7 +315,6 @@ class SavedRun:
         return inputs.InputSource(given, {**fields, **(more or {})}, ranges, context, skip_bad)
 
     def inferred(self, source: inputs.InputSource) -> Generator[Inferred]:
-        """Yield what the model predicts for each batch of an input, in order."""
         name = self.predicts.inputs[0]
         # augments of what the model does not take are left out
         taken = self._inputs_of(source.manifest.fields)
@@ -393,7 +382,6 @@ class SavedRun:
         return {name: fields[name] for name in self.objective.inputs if name in fields}
 
     def predicted(self, batch: Batch) -> Predictions:
-        """Return what the model predicts for a batch as it gets it."""
         with torch.no_grad(), self.precision.autocast():
             return self.predicts.predict(self.model, batch)
 
@@ -431,7 +419,6 @@ class SavedRun:
         return records
 
     def close(self) -> None:
-        """Leave the process group, if there is one."""
         if "parallel" in self.__dict__:
             self.parallel.close()
 

@@ -131,7 +131,6 @@ class Rule(NamedTuple):
         return True
 
     def check(self, where: str, value: Any) -> None:
-        """Raise the ConfigError of this option for a value that it cannot have."""
         if not self.fits(value):
             raise self.error(where, value)
 
@@ -211,7 +210,6 @@ def check_values(config: Mapping[str, Any], rules: Mapping[str, Rule], prefix: s
 
 
 def check_known(keys: Mapping[str, Any], known: Sequence[str], prefix: str = "") -> None:
-    """Raise ConfigError C102 for the first key that nobody reads."""
     for key, value in keys.items():
         if key not in known:
             where = f"{prefix}.{key} = {value}".removeprefix(".")
@@ -236,10 +234,8 @@ GROUP_RULES: dict[str, Rule] = {
 def check(config: Config) -> None:
     """Check every option before anything is opened.
 
-    Raises:
-        ConfigError: C101 for a value that an option cannot have or a missing key or part, C102 for
-            a key nobody reads, others for values that exclude or need each other.
-        CheckpointError: K110 if ``init`` names nothing.
+    ConfigError C101 for a value that an option cannot have or a missing key or part, C102 for a key
+    nobody reads, others for values that exclude or need each other. CheckpointError K110.
     """
     for where, value in walk(config):
         if isinstance(value, float) and math.isnan(value):

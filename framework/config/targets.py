@@ -131,7 +131,6 @@ def _of_arguments(arguments: ast.arguments) -> Signature:
 
 
 def _classes_of(module: str) -> frozenset[str]:
-    """Return the classes in a module's ``__all__``; none if it is not installed."""
     path = _module_path(module, os.getcwd())
     if path is None:
         return frozenset()
@@ -145,7 +144,6 @@ def _classes_of(module: str) -> frozenset[str]:
 
 
 def is_foreign(target: Any) -> bool:
-    """Return whether a name is one of another library's models."""
     return isinstance(target, str) and ENTRIES.fullmatch(target) is not None
 
 
@@ -262,7 +260,6 @@ def walk(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def targets(node: Any, where: str = "") -> Iterator[tuple[str, Config]]:
-    """Yield the dotted name of every block with a ``_target_``, and the block."""
     for name, block in walk(node, where):
         if isinstance(block, dict) and "_target_" in block:
             yield name, block
@@ -347,7 +344,6 @@ def completed(config: Config) -> Config:
 
 
 def function_block(name: str) -> Config:
-    """Return the block that passes a function on, and does not call it."""
     return {"_target_": name, "_partial_": True}
 
 

@@ -319,7 +319,6 @@ def _check_labels(assembly: Assembly, objective: training.Objective) -> None:
 def _rewrapped(
     assembly: Assembly, objective: training.Objective, precision: Precision, wrapped: nn.Module
 ) -> nn.Module:
-    """Wrap a model again for its ranks after layers have thawed, if that needs it."""
     rewrapped = assembly.parallel.rewrap(wrapped)
     if rewrapped is not wrapped:
         if assembly.config["compile"]:

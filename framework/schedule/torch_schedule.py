@@ -77,13 +77,11 @@ class TorchSchedule:
             group.update({name: own[name] for name in OPTIONS if name in own})
 
     def state_dict(self) -> dict[str, Any]:
-        groups: list[dict[str, Any]] = []
-        for group in self._stand_in.param_groups:  # what a scheduler may have changed
-            names = [name for name in ("lr", "initial_lr", *OPTIONS) if name in group]
-            groups.append({name: group[name] for name in names})
+        names = ("lr", "initial_lr", *OPTIONS)  # what a scheduler may have changed
+        groups = self._stand_in.param_groups
         return {
             "scheduler": self._scheduler.state_dict(),
-            "groups": groups,
+            "groups": [{name: own[name] for name in names if name in own} for own in groups],
             "base": self._base,
             "num_steps": self._num_steps,
         }
