@@ -130,11 +130,11 @@ class ComplexModel(nn.Module):
 
 
 def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(monkeypatch):
-    monkeypatch.setattr(Assembly, "captures", True)
     built = (ComplexModel(), {}, ModelTrial({"loss": 1.0}, None))
     monkeypatch.setattr("framework.config.training_parts._model", lambda *_: built)
     notes = []
     with assembled("optim=adam") as assembly:
+        assembly.captures = True
         assembly.say = notes.append
         parts = training_parts(assembly)
     assert not parts.optimizer.defaults["fused"]
