@@ -20,7 +20,7 @@ from framework import errors
 from framework.cli import precedence
 from framework.cli.arguments import quoted
 from framework.cli.hydra_session import hydra_session
-from framework.config.targets import CONF, ROOT, static_signature
+from framework.config.targets import CONF, ROOT, parameters_of
 from framework.system.user_code import pip_install
 
 # Hydra says "load" for one of a list, as in sink=[consle]
@@ -218,8 +218,7 @@ def unknown_key(
         what = f"{place} has no keys yet"
         return errors.ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
     target = block.get("_target_", "") if isinstance(block, dict) else ""
-    signature = static_signature(target) if target else None
-    taken = () if signature is None else signature.names
+    taken = parameters_of(target)
     if name in taken:
         what = f"is not in the configuration, though {target} takes it"
         return errors.ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")

@@ -325,8 +325,7 @@ def fused(optim: Config) -> Config:
 
     Only a fused optimizer reads its learning rate anew at every replay.
     """
-    signature = targets.static_signature(str(optim["_target_"]))
-    can_fuse = signature is not None and "fused" in signature.names
+    can_fuse = "fused" in targets.parameters_of(optim["_target_"])
     if not can_fuse or optim.get("foreach") or optim.get("differentiable"):
         return optim
     return {"fused": True, **optim}

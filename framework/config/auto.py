@@ -261,11 +261,8 @@ class _Data:
         manifest = source.manifest
         size = len(manifest.classes)
         # Labels of plain numbers up to ``ignored``, such as 255, end at the largest of the others.
-        if (
-            self.ignore_index == size - 1
-            and is_numbered(manifest.classes)
-            and manifest.class_counts
-        ):
+        is_ignored = self.ignore_index == size - 1 and is_numbered(manifest.classes)
+        if is_ignored and manifest.class_counts:
             size = 1 + max(np.flatnonzero(manifest.class_counts[:-1]).tolist(), default=-1)
         self.num_classes = size or None
         self._measured: dict[str, ChannelStatistics] | None = None

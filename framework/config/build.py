@@ -178,10 +178,7 @@ def _resolve(target: str) -> Any:
 
 
 def takes_optimizer(block: Any) -> bool:
-    if not isinstance(block, dict) or "_target_" not in block:
-        return False
-    signature = targets.static_signature(str(block["_target_"]))
-    return signature is not None and OPTIMIZER in signature.names
+    return isinstance(block, dict) and OPTIMIZER in targets.parameters_of(block.get("_target_"))
 
 
 def build_schedule(

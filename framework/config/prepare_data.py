@@ -79,8 +79,7 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
 
     ``options`` are the keys of ``pack:``.
     """
-    signature = targets.static_signature(str(block.get("_target_")))
-    own = () if signature is None else signature.names  # MNIST's input has a file called labels
+    own = targets.parameters_of(block.get("_target_"))  # MNIST's input has a file called labels
     marks = {key: block[key] for key in targets.MARK_KEYS if key in block and key not in own}
     plain = {key: value for key, value in block.items() if key not in marks}
     if plain.get("_target_") == STORE_INPUT and isinstance(plain.get("add"), str):

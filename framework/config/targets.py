@@ -75,6 +75,12 @@ def static_signature(target: str) -> Signature | None:
     return None if path is None else _find(path, name)
 
 
+def parameters_of(target: Any) -> tuple[str, ...]:
+    """Return the names of the parameters of a class or function, as far as its source tells."""
+    signature = static_signature(str(target))
+    return () if signature is None else signature.names
+
+
 @cache
 def _module_path(module: str, folder: str) -> Path | None:
     """Return the file of a module, without running its package."""
@@ -226,8 +232,6 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
         if is_model or target in known or target.startswith(tuple(allowed)):
             return
     package = str(target).partition(".")[0]
-    if not package.isidentifier():
-        package = "its package"
     hint = did_you_mean(str(target), sorted(known), cutoff=0.85)
     what = f"not on the list of what {place} may call{hint}"
     fix = f"if you trust it, add 'allow_targets=[{package}]' on the command line"
@@ -298,8 +302,7 @@ def makes_data(data: Config) -> bool:
 
     The source says so: it has a parameter ``data``, and not ``path``.
     """
-    signature = static_signature(str(data["source"]["_target_"]))
-    return signature is not None and "data" in signature.names
+    return "data" in parameters_of(data["source"]["_target_"])
 
 
 def val_sets(data: Config) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from framework.cli.hydra_session import resolved
 from framework.cli.outcome import RunOutcome, run_action
 from framework.cli.tables import counted_bar, plural
 from framework.config.schema import check_known, check_values, option_rules
-from framework.config.targets import check_targets, static_signature
+from framework.config.targets import check_targets, parameters_of
 from framework.errors import EXIT_SKIPPED, ConfigError, say
 from framework.system.stopping import message_if_stopped
 
@@ -75,8 +75,7 @@ def _predict(cfg: DictConfig, grant: Grant) -> RunOutcome:
             changes["workers"] = {**saved["workers"], "num": config["workers"]}
         run = open_run(run_dir, allowed, config["weights"], changes)
         block = config["input"]  # whose folders have labels only if they are asked for
-        signature = static_signature(str(block.get("_target_")))
-        if signature is not None and "labeled" in signature.names and block.get("labeled") is None:
+        if "labeled" in parameters_of(block.get("_target_")) and block.get("labeled") is None:
             block = {**block, "labeled": False}
         on_error = {"on_error": config["on_error"]}
         source = run.prepared(input_of("input", block, on_error, allowed))
