@@ -6,10 +6,12 @@ The letter names the kind of error, which decides the exit code. A number never 
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import ClassVar, TextIO
+
+Say = Callable[[str], None]  # prints a line
 
 # Exit codes that belong to no error.
 EXIT_SKIPPED = 8  # packed or predicted, but on_error=skip left out bad items

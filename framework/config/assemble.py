@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, cached_property, partial
 from hashlib import sha256
@@ -30,7 +30,7 @@ from framework.contracts.records import Manifest
 from framework.contracts.waits import Waits
 from framework.data.fields import followers, with_agreed_classes
 from framework.data.source import LiveTuning
-from framework.errors import ConfigError, DistributedError, say, words_of
+from framework.errors import ConfigError, DistributedError, Say, say, words_of
 from framework.measure.clock import ENDING, ProfiledClock, make_clock
 from framework.measure.host import cores_per_rank, stay_on_gpu_node
 from framework.order.batches import Order
@@ -54,11 +54,7 @@ class Assembly:
     """
 
     def __init__(
-        self,
-        config: Config,
-        allowed: Sequence[str],
-        say: Callable[[str], None] = say,
-        profile: Path | None = None,
+        self, config: Config, allowed: Sequence[str], say: Say = say, profile: Path | None = None
     ) -> None:
         config, self.starts_from = with_digest(config)  # the file of weights, or None
         self.declared = auto.declared_inputs(config)  # what the model says about its inputs

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from framework.config import targets
 from framework.config.schema import Rule
@@ -25,7 +26,7 @@ from framework.contracts.class_labels import raise_if_label
 from framework.contracts.data import Augment
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective, Schedule
-from framework.errors import ConfigError, words_of
+from framework.errors import ConfigError, Say, words_of
 from framework.order.draws import device_key, keyed_draws
 from framework.schedule.constant import Constant
 from framework.schedule.torch_schedule import TorchSchedule
@@ -182,10 +183,7 @@ def takes_optimizer(block: Any) -> bool:
 
 
 def build_schedule(
-    block: Config,
-    allowed: Sequence[str],
-    optimizer: torch.optim.Optimizer,
-    warmup_steps: float | None,
+    block: Config, allowed: Sequence[str], optimizer: Optimizer, warmup_steps: float | None
 ) -> tuple[Schedule, TorchSchedule | None]:
     """Return the schedule, and the scheduler of torch that sets the rates in its place, if any.
 
@@ -201,9 +199,7 @@ def build_schedule(
     return build("schedule", own, allowed), None
 
 
-def _scheduler(
-    where: str, block: Config, allowed: Sequence[str], optimizer: torch.optim.Optimizer
-) -> Any:
+def _scheduler(where: str, block: Config, allowed: Sequence[str], optimizer: Optimizer) -> Any:
     """Build a scheduler, after those in its lists, as SequentialLR and ChainedScheduler have."""
     inner: Config = {OPTIMIZER: optimizer}
     for key, value in block.items():
@@ -265,11 +261,7 @@ class ModelTrial(NamedTuple):
 
 @torch.no_grad()
 def check_fit(
-    model: nn.Module,
-    objective: Objective,
-    batch: Batch,
-    config: Config,
-    packages: Sequence[str] = (),
+    model: nn.Module, objective: Objective, batch: Batch, config: Config, packages: Sequence[str]
 ) -> ModelTrial:
     """Run the model on a few records, as in validation. Return what its validation would give.
 
@@ -327,11 +319,7 @@ def try_smallest(
 
 
 def make_metrics(
-    config: Config,
-    allowed: Sequence[str],
-    parallel: Parallel,
-    say: Callable[[str], None],
-    classes: Sequence[str],
+    config: Config, allowed: Sequence[str], parallel: Parallel, say: Say, classes: Sequence[str]
 ) -> "TorchMetrics | None":
     """Build the metrics that the configuration names; None without any. R112, C332."""
     blocks = config.get("metrics") or {}

@@ -19,6 +19,7 @@ FEW = 4  # names in a message
 DIGEST = "digest"  # of the file, in the block ``init``
 ALL = "*"  # stands for every name in ``init.rename``, to which it gives a prefix
 CLASSES = ("num_classes", "num_labels", "out_features")  # arguments that size a head
+Weights = Mapping[str, Tensor]
 
 
 def with_saved_digest(config: Config, state: Mapping[str, Any]) -> Config:
@@ -139,11 +140,7 @@ def _note(note: str, new: Sequence[str], unused: Sequence[str]) -> str:
 
 
 def _check_names(
-    where: str,
-    own: Mapping[str, Tensor],
-    weights: Mapping[str, Tensor],
-    skipped: Collection[str],
-    common: Sequence[str],
+    where: str, own: Weights, weights: Weights, skipped: Collection[str], common: Sequence[str]
 ) -> None:
     # of tied weights, safetensors keeps one
     there = {own[name].data_ptr() for name in common if own[name].numel()}
@@ -182,7 +179,7 @@ def _unknown(where: str, name: str, names: Collection[str]) -> ConfigError:
     return ConfigError(300, where, f"no tensor has this name{hint}", fix)
 
 
-def _renamed(weights: Mapping[str, Tensor], rename: Mapping[str, str]) -> dict[str, Tensor]:
+def _renamed(weights: Weights, rename: Mapping[str, str]) -> dict[str, Tensor]:
     """Return the weights with other prefixes of their names. An empty new name drops the old one."""
     names = {name: name for name in weights}
     for old, new in rename.items():

@@ -5,7 +5,7 @@
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from framework.config.targets import Config, split_of, val_sets
 from framework.contracts import records
 from framework.contracts.records import Manifest, RecordInput
 from framework.data.fields import agree_on_classes
-from framework.errors import ConfigError, PacelineError
+from framework.errors import ConfigError, PacelineError, Say
 from framework.media.header import MAX_PIXELS
 from framework.pack.marked import MarkedInput
 from framework.pack.packing import MakeWriter, Packing, SplitRule
@@ -32,11 +32,11 @@ STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 OF_PACKING = ("on_error", "one_file", "part", "parts", "split", "split_by")  # others: Preparation
 
 
-def default_options() -> dict[str, Any]:
+def default_options() -> Config:
     return yaml.safe_load((targets.CONF / "pack.yaml").read_text(encoding="utf-8"))["pack"]
 
 
-def preparation_of(options: Mapping[str, Any]) -> Preparation:
+def preparation_of(options: Config) -> Preparation:
     """Return what images become, from all keys of ``pack:``. ConfigError C101 or C102."""
     rules = option_rules("pack")
     own = {key.removeprefix("pack."): rules[key] for key in rules if key.startswith("pack.")}
@@ -46,11 +46,7 @@ def preparation_of(options: Mapping[str, Any]) -> Preparation:
 
 
 def packing_of(
-    source: RecordInput,
-    options: Mapping[str, Any],
-    make_writer: MakeWriter,
-    path: str,
-    configured: Mapping[str, Any],
+    source: RecordInput, options: Config, make_writer: MakeWriter, path: str, configured: Config
 ) -> Packing:
     """Return the packing of ``source`` into ``path``.
 
@@ -99,10 +95,7 @@ def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
 
 
 def prepare(
-    config: Config,
-    allowed: Sequence[str],
-    pack_one: Callable[[Packing], object],
-    tell: Callable[[str], None],
+    config: Config, allowed: Sequence[str], pack_one: Callable[[Packing], object], tell: Say
 ) -> None:
     """Pack with ``pack_one`` what ``config['prepare']`` describes, if its store is missing.
 

@@ -5,7 +5,7 @@ The data that it was trained on need not exist: ``run.json`` knows its fields an
 
 import os
 import re
-from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +31,7 @@ from framework.contracts.training import Objective
 from framework.data.fields import agree_on_classes, length_name, renumbered
 from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
-from framework.errors import CheckpointError, ConfigError, listed, say, words_of
+from framework.errors import CheckpointError, ConfigError, Say, listed, say, words_of
 from framework.measure.clock import NoClock
 from framework.store.foreign import format_of
 from framework.system.memory import keep_freed_memory
@@ -76,7 +76,7 @@ class SavedRun:
     allowed: Sequence[str]
     weights: str
     _saved: SavedConfig
-    say: Callable[[str], None]
+    say: Say
 
     def __post_init__(self) -> None:
         self.train: Manifest = self._saved.train
@@ -487,7 +487,7 @@ def open_run(
     allowed: Sequence[str],
     weights: str = BEST,
     changes: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = say,
+    say: Say = say,
 ) -> SavedRun:
     """Open the directory of a run, as ``load`` does.
 

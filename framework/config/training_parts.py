@@ -32,7 +32,7 @@ from framework.contracts.records import LABEL, notes_of
 from framework.data.dali import DALISource
 from framework.data.dataloader import LoaderSource, loader_source
 from framework.data.source import StoreSource
-from framework.errors import ConfigError, PacelineError, ResourceError, say, words_of
+from framework.errors import ConfigError, PacelineError, ResourceError, Say, say, words_of
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import make_clock
 from framework.media.decode import colored
@@ -194,7 +194,7 @@ def make_trainer(
     metrics: Mapping[str, Any] | None = None,
     best: watching.Goal | None = None,
     watchers: Mapping[str, training.Watcher] | None = None,
-    say: Callable[[str], None] = say,
+    say: Say = say,
 ) -> Trainer:
     """Return a Trainer over the batches of a DataLoader. It saves nothing.
 

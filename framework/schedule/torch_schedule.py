@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from framework.errors import ConfigError
@@ -14,7 +15,7 @@ PLAIN = (torch.Tensor, str, int, float, bool, type(None))
 
 
 @final
-class _StandIn(torch.optim.Optimizer):
+class _StandIn(Optimizer):
     """The options of an optimizer's groups, without its parameters."""
 
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -32,11 +33,7 @@ class TorchSchedule:
     """
 
     def __init__(
-        self,
-        make: Callable[[torch.optim.Optimizer], Any],
-        optimizer: torch.optim.Optimizer,
-        per: str,
-        name: str,
+        self, make: Callable[[Optimizer], Any], optimizer: Optimizer, per: str, name: str
     ) -> None:
         if per not in EVERY:
             fix = f"choose {' or '.join(EVERY)}"

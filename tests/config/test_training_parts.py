@@ -214,7 +214,7 @@ def records(channels=1, **fields):
 def test_a_trial_gives_the_figures_of_a_validation_and_changes_no_model():
     model = DigitsCNN(1, 10, 2)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    trial = check_fit(model, Classify("image", "label", 0.0), records(), CONFIG)
+    trial = check_fit(model, Classify("image", "label", 0.0), records(), CONFIG, ())
     assert list(trial.means) == ["loss", "accuracy"]
     assert trial.predictions[0].shape == (2, 10)
     assert model.training
@@ -233,14 +233,14 @@ def test_a_trial_gives_the_figures_of_a_validation_and_changes_no_model():
 def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, objective):
     words = r"^error\[C118\]: model = framework.model.*: does not fit the data's"
     with pytest.raises(ConfigError, match=words) as caught:
-        check_fit(model, objective, records(), CONFIG)
+        check_fit(model, objective, records(), CONFIG, ())
     assert "image (1, 8, 8), label ()" in str(caught.value)
     assert "set the model's keys" in str(caught.value)
 
 
 def test_a_label_of_no_class_of_the_model_names_its_record():
     with pytest.raises(DataError, match=r"D195.*data.train, record 1: has 9 as label"):
-        check_fit(DigitsCNN(1, 3, 2), Classify("image", "label", 0.0), records(), CONFIG)
+        check_fit(DigitsCNN(1, 3, 2), Classify("image", "label", 0.0), records(), CONFIG, ())
 
 
 def test_a_loss_that_compares_records_with_each_other_is_refused():
@@ -250,10 +250,10 @@ def test_a_loss_that_compares_records_with_each_other_is_refused():
             return Outcome(loss, {}, len(batch["label"]))
 
     with pytest.raises(UserCodeError, match=r"Broadcast.*UserWarning: Using a target size"):
-        check_fit(DigitsCNN(1, 1, 2), Broadcast(), records(), CONFIG)
+        check_fit(DigitsCNN(1, 1, 2), Broadcast(), records(), CONFIG, ())
     loss = OwnLoss("image", "other", {"mse": nn.MSELoss()})
     with pytest.raises(ConfigError, match=r"C118.*UserWarning: Using a target size"):
-        check_fit(DigitsCNN(1, 10, 2), loss, records(other=torch.zeros(2, 1)), CONFIG)
+        check_fit(DigitsCNN(1, 10, 2), loss, records(other=torch.zeros(2, 1)), CONFIG, ())
 
 
 class Flipper:

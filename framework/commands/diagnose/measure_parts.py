@@ -32,6 +32,7 @@ from framework.data import dataset, reader
 from framework.data.source import StoreSource, WorkerSource
 from framework.diagnosis.facts import Facts, Storage
 from framework.diagnosis.step_rules import TINY
+from framework.errors import Say
 from framework.measure import host
 from framework.measure.host import DiskRate, Piece, disk_kind, disk_rate
 from framework.measure.statistics import median
@@ -75,7 +76,6 @@ NUM_PIECES = 4096
 CROWDED = 0.5  # if other programs keep more of a core busy, fewer threads are tried
 CORES_USED = 0.7  # if training keeps fewer of its cores busy, more cores do not help
 
-Say = Callable[[str], None]
 Action = Callable[[Tensor], object]
 
 
