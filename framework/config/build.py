@@ -55,8 +55,8 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
 
     Raises:
         ConfigError: C101, C105, C106, C113.
-        UserCodeError: U100 for an exception in the user's own code.
         ResourceError: R104 for a lack of memory.
+        UserCodeError: U100.
     """
     with _named_errors(where, block, allowed):
         return _checked(where, block, allowed, runtime)()

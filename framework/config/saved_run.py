@@ -182,14 +182,10 @@ class SavedRun:
         return sets
 
     def open_set(self, part: ValidationSet) -> Source:
-        """Open a validation set. The caller closes it.
+        """Open a validation set, prepared as packing prepared the training data. The caller closes it.
 
-        Other data than the run's own is prepared as packing prepared that of training.
-
-        Raises:
-            CheckpointError: K125 for the run's own validation data, if that has changed.
-            ConfigError: C352 for other data whose pixels are no numbers as those of training.
-            DataError: D190 if the data has records of a class that the training data lacks.
+        CheckpointError K125 if the run's own validation data has changed; ConfigError C352 for
+        other numbers as pixels, and DataError D190 for a class that the training data lacks.
         """
         split, given, config, own = part
         where = f"data.{split} = {targets.data_name(given)}"

@@ -23,28 +23,20 @@ from framework.parallel.processes import check_virtual_ranks
 from framework.system.run_dir import check_weights_path
 from framework.train import parameter_groups
 
-KINDS: dict[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    list[str]: "a list of texts",
-    list[int]: "a list of whole numbers",
-    list[dict]: "a list of blocks",
-    dict: "a block of keys",
-    NoneType: "null",
+# The types in comments of ``conf/``, and what messages call them.
+NAMED_TYPES: dict[str, tuple[Any, str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (bool, "true or false"),
+    "text": (str, "a text"),
+    "block": (dict, "a block of keys"),
+    "null": (NoneType, "null"),
+    "[int]": (list[int], "a list of whole numbers"),
+    "[text]": (list[str], "a list of texts"),
+    "[block]": (list[dict], "a list of blocks"),
 }
-TYPES: dict[str, Any] = {
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "text": str,
-    "block": dict,
-    "null": NoneType,
-    "[int]": list[int],
-    "[text]": list[str],
-    "[block]": list[dict],
-}
+TYPES = {name: kind for name, (kind, _) in NAMED_TYPES.items()}
+KINDS = dict(NAMED_TYPES.values())
 LIMITS = {">=": "least", "<=": "most", ">": "above", "<": "below"}
 PART = re.compile(r"([\w\[\]]+)((?: (?:and )?[<>]=? [\d.]+)*)")  # of a type
 LINE = re.compile(r"( *)(\w+):(?:.*?\s# (.*)|.*)")  # an option, with its comment

@@ -161,11 +161,8 @@ def is_from_folder(target: Any) -> bool:
 def secured(where: str, block: Config, allowed: Sequence[str]) -> Config:
     """Return the block of a model of another library, with the arguments that make it safe.
 
-    A package that is allowed on the command line may do anything.
-
-    Raises:
-        ConfigError: C302 for an argument that downloads, unpickles or executes something, C303 for
-            a folder that is not there.
+    ConfigError C302 for an argument that downloads, unpickles or executes something, unless the
+    package is ``allowed``, C303 for a folder that is not there.
     """
     target = block.get("_target_")
     if not is_foreign(target):
