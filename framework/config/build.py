@@ -239,10 +239,8 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
             why = f"there is no {words_of(error)}"
         fix = "set its keys to what the data is"
         if name == "model":
-            fix = (
-                "set the model's keys (in_channels, num_classes, ...) "
-                "or the objective's input and target to what the data is"
-            )
+            keys = "the model's keys (in_channels, num_classes, ...)"
+            fix = f"set {keys} or the objective's input and target to what the data is"
             if "Half" in why or "BFloat16" in why:
                 fix = "choose precision=amp, or leave out augment.dtype"
             if "expected target dtype" in why or "expected scalar type Long" in why:

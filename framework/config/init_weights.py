@@ -180,7 +180,7 @@ def _unknown(where: str, name: str, names: Collection[str]) -> ConfigError:
 
 
 def _renamed(weights: Weights, rename: Mapping[str, str]) -> dict[str, Tensor]:
-    """Return the weights with other prefixes of their names. An empty new name drops the old one."""
+    """Return the weights with other prefixes of names. An empty new name drops the old one."""
     names = {name: name for name in weights}
     for old, new in rename.items():
         members = [name for name in weights if old == ALL or f"{name}.".startswith(f"{old}.")]

@@ -233,8 +233,7 @@ def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learne
     for name, manifest in manifests.items():
         val = val_sets(data)[name]
         made = _made(data, "val", val)
-        facts: Config = {"data": _contents(manifest) | made, "path": None}
-        facts["limit"] = config["limit"]
+        facts: Config = {"data": _contents(manifest) | made, "path": None, "limit": config["limit"]}
         if not manifest.digest and not made:  # a path counts only for data without a digest
             facts["path"] = os.path.abspath(val) if isinstance(val, str) else str(val)
         facts |= {key: config[key] for key in SELECTING if config[key] is not None}
@@ -289,10 +288,8 @@ def fits_run(run: str) -> Generator[None]:
         raise
     except Exception as error:
         what = f"its state does not fit this configuration ({words_of(error)})"
-        fix = (
-            "resume with the model and optimizer it was saved with, "
-            f"or begin a new run from its weights: init={run}"
-        )
+        another = f"begin a new run from its weights: init={run}"
+        fix = f"resume with the model and optimizer it was saved with, or {another}"
         raise CheckpointError(103, f"resume = {run}", what, fix) from error
 
 

@@ -182,10 +182,10 @@ class SavedRun:
         return sets
 
     def open_set(self, part: ValidationSet) -> Source:
-        """Open a validation set, prepared as packing prepared the training data. The caller closes it.
+        """Open a validation set. Other data than the run's own is prepared like that of training.
 
-        CheckpointError K125 if the run's own validation data has changed; ConfigError C352 for
-        other numbers as pixels, and DataError D190 for a class that the training data lacks.
+        The caller closes it. CheckpointError K125 if the run's own validation data has changed,
+        ConfigError C352 for other numbers as pixels, DataError D190 for an unknown class.
         """
         split, given, config, own = part
         where = f"data.{split} = {targets.data_name(given)}"

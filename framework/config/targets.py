@@ -190,10 +190,8 @@ def secured(where: str, block: Config, allowed: Sequence[str]) -> Config:
             unsafe.append("attn_implementation")
     if unsafe and not is_allowed:
         what = "would download, unpickle or execute something"
-        fix = (
-            "give the weights as init=FILE, or if you trust it, "
-            f"add 'allow_targets=[{package}]' on the command line"
-        )
+        trust = f"if you trust it, add 'allow_targets=[{package}]' on the command line"
+        fix = f"give the weights as init=FILE, or {trust}"
         raise ConfigError(302, f"{where}.{unsafe[0]} = {block[unsafe[0]]}"[:200], what, fix)
     if name.endswith(".from_pretrained"):
         folder = block.get(FOLDER) or next(iter(block.get("_args_") or []), None)

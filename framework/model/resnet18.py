@@ -45,9 +45,8 @@ class ResNet18(nn.Module):
         else:
             fix = "choose large (224x224) or small (32x32)"
             raise ConfigError(112, f"model.stem = {stem}", "not a stem", fix)
-        layers: list[nn.Module] = [
-            nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool)
-        ]
+        first = nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool)
+        layers: list[nn.Module] = [first]
         for before, after, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
             layers += [_BasicBlock(before, after, stride), _BasicBlock(after, after, 1)]
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
