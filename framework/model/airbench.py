@@ -83,13 +83,7 @@ class _Block(nn.Module):
 
 @final
 class Airbench(nn.Module):
-    """float [B, in_channels, H, W] -> logits [B, num_classes].
-
-    Attributes:
-        widths: Channels of each block, of which each halves the image.
-        norm_momentum: The share of a batch's statistics in batch norm's running ones.
-        whiten_records: Training records to compute the first layer from.
-    """
+    """float [B, in_channels, H, W] -> logits [B, num_classes]. ``conf/model`` has the options."""
 
     def __init__(
         self,
