@@ -40,7 +40,7 @@ class TorchSchedule:
             raise ConfigError(315, f"schedule.per = {per}", "is not a time to step", fix)
         self.per = per
         groups = [{**group, "params": [torch.zeros(1)]} for group in optimizer.param_groups]
-        self._base = [float(group["lr"]) for group in groups]
+        self._base = [float(group["lr"]) for group in optimizer.param_groups]
         self._stand_in = _StandIn(groups, dict(optimizer.defaults))
         scheduler = make(self._stand_in)
         where = f"schedule = {name}"
