@@ -16,13 +16,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import KnowsLabels, RecordFunction, SourceContext
-from framework.contracts.records import (
-    Placed,
-    Ragged,
-    Records,
-    RecordStore,
-    joined,
-)
+from framework.contracts.records import Placed, Ragged, Records, RecordStore, joined
 from framework.data import fields, pictures
 from framework.data.pictures import Slice, nothing_yet
 from framework.errors import DataError, PacelineError, UserRecordError, words_of

@@ -126,10 +126,7 @@ class _Run:
     """One call of ``pack``, under its locks."""
 
     def __init__(
-        self,
-        packing: Packing,
-        on_progress: packings.OnProgress,
-        on_note: Callable[[str], None],
+        self, packing: Packing, on_progress: packings.OnProgress, on_note: Callable[[str], None]
     ) -> None:
         self.packing, self.on_progress = packing, on_progress
         self.path = Path(packing.path)
