@@ -6,8 +6,9 @@ prepared as an image.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -41,26 +42,6 @@ MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
 
 @final
 @dataclass
-class _Settled:
-    """What the fields of an input become.
-
-    Attributes:
-        images: The prepared field of each image. Of pixels the shape is [C, H, W].
-        boxes_and_points: The kind of each field that is scaled with its image.
-        sampled: The fields that are gray because a sample of their images is.
-        sounds: The preparation of all fields that are sounds.
-        videos: The preparation of all fields that are videos.
-    """
-
-    images: dict[str, Field]
-    boxes_and_points: dict[str, str]
-    sampled: set[str]
-    sounds: "SoundRates | None"
-    videos: "VideoFrames | None"
-
-
-@final
-@dataclass
 class Preparation:
     """A pure, picklable change of images: the same images give the same bytes.
 
@@ -80,7 +61,6 @@ class Preparation:
     rate: int | None = None  # of sounds, in Hz; None: all must have one rate
     frame_rate: float | None = None  # of videos, per second; None: all frames
     layout: str = "chw"  # of arrays; hwc is faster to cut and scale in training
-    settled: "_Settled | None" = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         size = self.size
@@ -103,11 +83,8 @@ class Preparation:
             if not is_possible:
                 where = f"pack.{name} = {getattr(self, name)}"
                 raise ConfigError(140, where, f"must be {words}", "correct it, or leave it out")
-        pairs = [
-            ("resize", "max_side", "leave one out"),
-            ("resize", "size", "leave one out"),
-            ("max_side", "size", "leave one out"),
-        ]
+        sizes = combinations(("resize", "max_side", "size"), 2)
+        pairs = [(first, second, "leave one out") for first, second in sizes]
         if self.encode == "keep":
             ways = "raw" if self.bit_depth == 16 else "jpeg, png or raw"
             fix = f"kept bytes do not change: set pack.encode={ways}"
@@ -124,6 +101,12 @@ class Preparation:
             if None not in values:
                 where = f"pack.{first} = {values[0]}, pack.{second} = {values[1]}"
                 raise ConfigError(141, where, "one excludes the other", fix)
+        # ``fields`` settles these.
+        self.images: dict[str, Field] = {}  # prepared; of pixels, the shape is [C, H, W]
+        self.moving: dict[str, str] = {}  # the kind of each field that is scaled with its image
+        self.sampled: list[str] = []  # the fields that are gray because a sample of them is
+        self.sounds: SoundRates | None = None
+        self.videos = VideoFrames({}, self)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -135,8 +118,8 @@ class Preparation:
                 options[name] = list(value) if name == "size" else value
         if self.encode == "jpeg":
             options["quality"] = self.quality or QUALITY
-        if self.settled is not None and self.settled.sounds is not None:
-            options["rate"] = self.settled.sounds.stored_rate
+        if self.sounds is not None:
+            options["rate"] = self.sounds.stored_rate
         return options
 
     def fields(self, source: RecordInput) -> dict[str, Field]:
@@ -154,57 +137,46 @@ class Preparation:
         asked = (self.resize, self.max_side, self.size, self.color)
         changes = self.encode in ("jpeg", "png") or self.bit_depth == 16 or self.layout == "hwc"
         changes = changes or any(value is not None for value in asked)
-        images: dict[str, Field] = {}
+        kinds = {name: own.kind for name, own in fields.items()}
+        videos = {name: own for name, own in fields.items() if own.kind == "video"}
+        sounds = [name for name, kind in kinds.items() if kind == "audio"]
+        self.images, self.sounds = {}, None
         for name, own in fields.items():
             is_changed = changes or (self.encode == "raw" and own.interleaved)
             if own.encoding == "image" or (own.channels is not None and is_changed):
-                images[name] = self._prepared_field(own)
-        kinds = {name: own.kind for name, own in fields.items()}
-
-        def absent(key: str, kind: str) -> ConfigError:
-            where = f"pack.{key} = {getattr(self, key)}"
-            return ConfigError(142, where, f"no field of the input is {kind}", "leave it out")
-
-        videos: VideoFrames | None = None
-        if "video" in kinds.values():
-            if self.bit_depth is not None:
-                where = f"pack.bit_depth = {self.bit_depth}"
-                raise ConfigError(262, where, "frames of videos have 8 bits", "leave it out")
-            own = {name: field for name, field in fields.items() if field.kind == "video"}
-            channels = COLORS.get(self.color or "")
-            videos = VideoFrames(own, replace(self), channels, self.frame_rate)
-            if videos.lack_size:
-                self._first(source, videos.set_size)
-        elif self.frame_rate is not None:
-            raise absent("frame_rate", "a video")
-        if not images and videos is None and (changes or self.bit_depth is not None):
+                self.images[name] = self._prepared_field(own)
+        for key, those, kind in (("frame_rate", videos, "a video"), ("rate", sounds, "a sound")):
+            value = getattr(self, key)
+            if value is not None and not those:
+                what = f"no field of the input is {kind}"
+                raise ConfigError(142, f"pack.{key} = {value}", what, "leave it out")
+        if videos and self.bit_depth is not None:
+            where = f"pack.bit_depth = {self.bit_depth}"
+            raise ConfigError(262, where, "frames of videos have 8 bits", "leave it out")
+        if not self.images and not videos and (changes or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())
             raise ConfigError(142, where, "no field of the input is an image", "leave it out")
-        sounds: SoundRates | None = None
-        names = [name for name, kind in kinds.items() if kind == "audio"]
-        if names:
-            sounds = self._first(source, lambda chunk: SoundRates(names, self.rate, chunk))
-        elif self.rate is not None:
-            raise absent("rate", "a sound")
-        boxes_and_points = {
-            name: kind for name, kind in kinds.items() if kind in ("boxes", "points")
-        }
-        # the images of a store are not sampled
-        is_sampled = self.color is None and not given.options
-        sampled = set(given.gray) if is_sampled else set[str]()
-        self.settled = _Settled(images, boxes_and_points if images else {}, sampled, sounds, videos)
-        if any(None in own.shape and own.encoding == "raw" for own in images.values()):
+        self.moving = {name: kind for name, kind in kinds.items() if kind in ("boxes", "points")}
+        # The images of a store are not sampled.
+        self.sampled = [name for name in given.gray if self.color is None and not given.options]
+        if sounds:
+            self.sounds = self._first(source, lambda chunk: SoundRates(sounds, self.rate, chunk))
+        self.videos = VideoFrames(videos, self)
+        shapes = [own.shape[1:] for own in self.videos.stored.values()]
+        if self.encode == "raw" and any(None in shape for shape in shapes):
+            self._first(source, self.videos.set_size)
+        if any(None in own.shape and own.encoding == "raw" for own in self.images.values()):
 
             def measured(chunk: Chunk) -> dict[str, Field]:
                 made: dict[str, Field] = {}
-                for name, own in images.items():
+                for name, own in self.images.items():
                     planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
                     made[name] = replace(own, dtype=str(planes.dtype), shape=planes.shape)
                 return made
 
-            images.update(self._first(source, measured))
-        stored = {name: self._stored_field(own) for name, own in images.items()}
-        return {**fields, **stored, **(videos.stored if videos else {})}
+            self.images = self._first(source, measured)
+        stored = {name: self._stored_field(own) for name, own in self.images.items()}
+        return {**fields, **stored, **self.videos.stored}
 
     def _prepared_field(self, field: Field) -> Field:
         """Return the prepared field, without height and width if only an image can tell them."""
@@ -254,16 +226,15 @@ class Preparation:
         DataError D106 for an image that cannot be read, D107 for one of another shape, D122 for one
         in color if a sample of the others is gray.
         """
-        settled = self._settled
         records = dict(chunk.records)
-        for name in settled.images:
+        for name in self.images:
             records[name] = self._values(chunk, name)
-        for change in (settled.sounds, settled.videos):
-            if change is not None:
-                records |= change(chunk)
+        if self.sounds is not None:
+            records |= self.sounds(chunk)
+        records |= self.videos(chunk)
         is_scaled = (self.resize, self.max_side, self.size) != (None, None, None)
-        if is_scaled and settled.boxes_and_points:
-            first = next(iter(settled.images))
+        if is_scaled and self.images and self.moving:
+            first = next(iter(self.images))
             sizes: list[tuple[int, ...]] = []  # of the first image of each record
             for value, key in zip(chunk.records[first], chunk.keys, strict=True):
                 if isinstance(value, np.ndarray):
@@ -273,7 +244,7 @@ class Preparation:
                     sizes.append(accepted_header(value, self.max_pixels, deepest=16).size)
                 except BadImage as error:
                     raise _bad(key, first, error) from error
-            for name, kind in settled.boxes_and_points.items():
+            for name, kind in self.moving.items():
                 move = moved_boxes if kind == "boxes" else moved_points
                 values: Any = chunk.records[name]
                 moved: list[np.ndarray] = []
@@ -285,15 +256,9 @@ class Preparation:
                 records[name] = np.stack(moved) if isinstance(values, np.ndarray) else moved
         return Chunk(records, chunk.keys)
 
-    @property
-    def _settled(self) -> _Settled:
-        assert self.settled is not None, "fields() comes first"
-        return self.settled
-
     def _values(self, chunk: Chunk, name: str) -> Any:
         """Return all images of a field. DataError D107 if the shapes of arrays differ."""
-        settled, values, numbers = self._settled, chunk.records[name], range(len(chunk.keys))
-        target = settled.images[name]
+        values, numbers, target = chunk.records[name], range(len(chunk.keys)), self.images[name]
         if self.encode == "keep" and target.encoding == "image":
             # A JPEG is decoded at 1/8, which reads the whole file.
             for data, key in zip(values, chunk.keys, strict=True):
@@ -302,7 +267,7 @@ class Preparation:
                         decoding.decode_labels(data, self.max_pixels)
                         continue
                     decoding.decode(data, target.shape[0] or 3, self.max_pixels, (1, 1))
-                    if name in settled.sampled:
+                    if name in self.sampled:
                         decoding.refuse_colors(data, key, self.max_pixels)
                 except BadImage as error:
                     raise _bad(key, name, error) from error
@@ -328,18 +293,16 @@ class Preparation:
 
     def _pixels(self, chunk: Chunk, name: str, number: int) -> np.ndarray:
         """Return an image, upright and scaled: uint8 or uint16 [h, w, C]."""
-        value, target = chunk.records[name][number], self._settled.images[name]
-        channels = target.shape[0] or 3
-        is_map = target.kind == "labels"
+        value, target = chunk.records[name][number], self.images[name]
+        channels, is_map = target.shape[0] or 3, target.kind == "labels"
+        full_size: tuple[int, ...] | None = None  # of a file that is decoded smaller
         try:
             if isinstance(value, np.ndarray):
                 if value.shape[0] in (1, 3):  # planes, as in ``Field.channels``
                     value = value.transpose(1, 2, 0)
                 image = convert(np.ascontiguousarray(value), channels)
-                full_size = image.shape[:2]
             elif is_map:
                 image = decoding.decode_labels(value, self.max_pixels)
-                full_size = image.shape[:2]
             else:
                 deepest = 8 if self.bit_depth is None else 16
                 header = accepted_header(value, self.max_pixels, deepest=deepest)
@@ -351,17 +314,14 @@ class Preparation:
                 else:  # no smaller than the result is to be
                     height, width = full_size
                     wanted = self.scaled_size(full_size)
-                    _, _, kept_height, kept_width = self._window(full_size)
-                    least = (
-                        -(-height * wanted[0] // kept_height),
-                        -(-width * wanted[1] // kept_width),
-                    )
+                    _, _, *kept = self._window(full_size)
+                    least = -(-height * wanted[0] // kept[0]), -(-width * wanted[1] // kept[1])
                     image = decoding.decode(value, channels, self.max_pixels, least)
-                if name in self._settled.sampled:
+                if name in self.sampled:
                     decoding.refuse_colors(value, chunk.keys[number], self.max_pixels)
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
-        return self.scaled(image, full_size, is_map)
+        return self.scaled(image, full_size or image.shape[:2], is_map)
 
     def _window(self, size: tuple[int, ...]) -> tuple[int, int, int, int]:
         """Return (top, left, height, width) of what is kept of an image of this size."""
@@ -465,34 +425,23 @@ def _bad_sound(where: str, error: BadSound) -> DataError:
 class VideoFrames:
     """A pure, picklable change of videos, or of packed frames, into frames as ``images`` has them.
 
-    ``channels`` and ``frame_rate`` may be None: as in the input.
+    ``fields`` are those of the input.
     """
 
-    def __init__(
-        self,
-        fields: Mapping[str, Field],
-        images: Preparation,
-        channels: int | None,
-        frame_rate: float | None,
-    ) -> None:
+    def __init__(self, fields: Mapping[str, Field], images: Preparation) -> None:
         self.given = fields
         self.images = images
         self.rate: Fraction | None = None
-        if frame_rate is not None:
-            self.rate = Fraction(str(frame_rate))
+        if images.frame_rate is not None:
+            self.rate = Fraction(str(images.frame_rate))
         self.stored: dict[str, Field] = {}
         for name, own in fields.items():
             height, width = own.shape[1:3]
             size: tuple[int | None, int | None] = (None, None)  # raw frames of files: not yet
             if images.encode not in ("jpeg", "png") and height and width:
                 size = images.scaled_size((height, width))
-            self.stored[name] = replace(own, shape=(None, *size, channels or own.shape[3]))
-
-    @property
-    def lack_size(self) -> bool:
-        """Whether ``set_size`` must come first."""
-        shapes = [field.shape[1:] for field in self.stored.values()]
-        return self.images.encode == "raw" and any(None in shape for shape in shapes)
+            channels = COLORS.get(images.color or "", own.shape[3])
+            self.stored[name] = replace(own, shape=(None, *size, channels))
 
     def set_size(self, chunk: Chunk) -> None:
         """Set the size of raw frames: that of the first ones in the chunk. DataError D260."""
