@@ -83,8 +83,7 @@ class LoaderSource(Source):
     Each rank takes its share of every batch of a DataLoader's sampler. Batches without a sampler
     cannot be cut, and must differ over the ranks. The generators of the host are seeded by (seed,
     epoch) until the first batch is there, so that a DataLoader with ``shuffle=True`` repeats its
-    order. The batches of ``sample`` are the first ones of epoch 0, so that a generator of the
-    user's own gives what it gives in a plain loop.
+    order. ``sample`` takes epoch 0's first batches: the user's generators give what they always do.
     """
 
     def __init__(
@@ -144,23 +143,19 @@ class LoaderSource(Source):
             self._check_shards(order)
             size *= order.world_size
             sampled *= order.world_size
-        if context.training and order.batch_size not in (0, size * order.accumulate):
+        step_size = size * order.accumulate
+        if context.training and order.batch_size not in (0, step_size):
             where = f"batch_size = {order.batch_size}, data = dataloader"
-            what = f"a step takes {size * order.accumulate} records of {self.title}"
+            what = f"a step takes {step_size} records of {self.title}"
             fix = "leave it out, set accumulate, or give the DataLoader another batch_size"
             raise ConfigError(174, where, what, fix)
         num_records = self.num_batches * size
         if num_records - size < sampled:  # the last batch may be short
             num_records = min(num_records, sampled)
-        self.order = replace(
-            context.order(num_records),
-            batch_size=size * order.accumulate,
-            seed=context.seed,
-            shuffle=False,
-        )
+        order = context.order(num_records)
+        self.order = replace(order, batch_size=step_size, seed=context.seed, shuffle=False)
         fields = user_data.fields_of(batch)
-        source = f"batches of {self.title}"
-        self.manifest = Manifest(num_records, fields, classes, source=source)
+        self.manifest = Manifest(num_records, fields, classes, source=f"batches of {self.title}")
 
     def _num_batches(self, given: int | None) -> int:
         """Return the number of batches of an epoch. ConfigError C235 if unknown or too large."""
@@ -179,9 +174,9 @@ class LoaderSource(Source):
         # The length of a stream is an estimate, which may be exceeded.
         is_stream = isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
         if given and length and given > length and not is_stream:
-            where = f"data.num_batches = {given}"
             what = f"{self.title} has {length} batches"
-            raise ConfigError(235, where, what, f"leave it out, or set data.num_batches={length}")
+            fix = f"leave it out, or set data.num_batches={length}"
+            raise ConfigError(235, f"data.num_batches = {given}", what, fix)
         return given or 0
 
     def _with_own_sampler(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -206,9 +201,9 @@ class LoaderSource(Source):
 
         Over several ranks, all are drawn first, while the ranks have the same random numbers. If
         they draw different batches, the user's sampler has cut them already. A single process does
-        so only if the sampler ``draws`` from the generators of the process, from which the step
-        draws, too. Otherwise, a sampler is asked when a batch is needed, so that it may depend on
-        what was learned. Batches are copied, as the sampler may reuse them.
+        so only if the sampler ``draws`` from the generators of the process, as the step does.
+        Otherwise, a sampler is asked when a batch is needed: it may depend on what was learned.
+        Batches are copied, as the sampler may reuse them.
         """
 
         def copied(indices: Any) -> Any:
@@ -255,10 +250,7 @@ class LoaderSource(Source):
         return not self._cuts and self._num_ranks > 1
 
     def _check_shards(self, order: Order) -> None:
-        """Check that ranks whose batches are not cut have others, and as many.
-
-        ConfigError C237 if not, C174 for virtual ranks.
-        """
+        """Check that ranks have different batches, and as many. C237 if not, C174 if virtual."""
         if order.virtual_ranks is not None:
             where = f"parallel.virtual_ranks, {self._place}"
             what = "they cut every batch, and batches without a sampler come whole"
@@ -277,10 +269,8 @@ class LoaderSource(Source):
                 content += repr(value).encode()
         if self._num_different(content) < order.world_size:
             what = "gives several ranks the same batches"
-            fix = (
-                "let each rank yield records of its own, by RANK and WORLD_SIZE in os.environ, or "
-                "give torch's DataLoader over a Dataset with __getitem__"
-            )
+            fix = "let each rank yield records of its own, by RANK and WORLD_SIZE in os.environ, "
+            fix += "or give torch's DataLoader over a Dataset with __getitem__"
             raise ConfigError(237, self._place, what, fix)
         numbers = torch.cat(self.context.gather(torch.tensor([self.num_batches]))).tolist()
         if len({*numbers}) > 1:
@@ -292,20 +282,17 @@ class LoaderSource(Source):
     def notes(self) -> tuple[str, ...]:
         if not self.context.training:
             return () if self._labels is None else (self._labels.note,)
-        ranks = ""
-        if self._cuts:
-            ranks = ", and each rank takes its share of every batch"
-        elif self._num_parts > 1:
-            ranks = ", and the ranks' batches differ, so they are taken for shards"
-        ahead = ""
+        note = f"{self._where}: {self.title} decides order, workers and random changes"
         if self._draws_ahead:
-            ahead = ", an epoch's batches of indices are drawn at its beginning"
-        note = (
-            f"{self._where}: {self.title} decides order, workers and random changes{ahead}{ranks}; "
-            "resume reads the epoch's earlier batches again and drops them, which is exact only if "
-            "they repeat. data=dataset promises all of it"
+            note += ", an epoch's batches of indices are drawn at its beginning"
+        if self._cuts:
+            note += ", and each rank takes its share of every batch"
+        elif self._num_parts > 1:
+            note += ", and the ranks' batches differ, so they are taken for shards"
+        note += (
+            "; resume reads the epoch's earlier batches again and drops them, which is exact only"
         )
-        return (note,)
+        return (f"{note} if they repeat. data=dataset promises all of it",)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         num_own = len(self._parts)

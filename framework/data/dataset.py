@@ -116,11 +116,7 @@ AS_IS = ItemForm()
 class ItemReader(Reader):
     """A reader of batches of items, each with ``index``. It can be pickled if the Dataset can.
 
-    Args:
-        dataset: The user's map-style Dataset.
-        form: How items become a batch.
-        seed: The run's seed.
-        title: The Dataset's name in messages.
+    ``title`` is the Dataset's name in messages.
     """
 
     def __init__(self, dataset: Any, form: ItemForm, seed: int, title: str) -> None:
@@ -151,9 +147,7 @@ class ItemReader(Reader):
     def finish(self, work: Work) -> Batch:
         """Return the batch, once all its slices are filled.
 
-        Raises:
-            DataError: D230 to D232 if the items cannot be joined, D233 for a fault of a library.
-            UserCodeError: U100 if ``collate`` fails.
+        DataError D230 to D232 if the items cannot be joined; U100 or D233 if ``collate`` fails.
         """
         watch = Stopwatch()
         batch = self.joined(work.request, [*chain(*work.ordered_parts())])
@@ -224,7 +218,7 @@ class DatasetSource(WorkerSource[ItemReader]):
     reads_on = False  # what the program changes after an epoch may change the items of the next
 
     def __init__(self, data: Any, form: ItemForm, context: SourceContext) -> None:
-        where = split_name(context)
+        self._where = where = split_name(context)
         refuse_transform(context)
         title = title_of(data)
         fix = "choose data=dataloader for a DataLoader or another iterable of batches"
@@ -237,7 +231,6 @@ class DatasetSource(WorkerSource[ItemReader]):
             what = f"threads would share the random numbers and the files of {title}"
             fix = "leave it out: processes have generators of their own"
             raise ConfigError(230, "workers.kind = thread", what, fix)
-        self._where = where
         how = "process", context.worker_timeout_s, context.start_method
         self._process = Workers(read, 1, *how)  # reads for a thread
         self._process.stages, self._process.ledger = self.workers.stages, self.workers.ledger
@@ -381,8 +374,7 @@ def record_of(
 ) -> Record:
     """Return the fields of an item: a dict, a dataclass, or a tuple or list that ``names`` names.
 
-    DataError D230, which says ``where``, for an item of another form, or other fields than the
-    ``names`` that the option ``key`` gives.
+    DataError D230 for another item, or other fields than the ``names`` that the option ``key`` gives.
     """
     record: Record | None = None
     if isinstance(item, Mapping):
@@ -430,16 +422,12 @@ def is_named_tuple(item: Any) -> bool:
 def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemForm = AS_IS) -> Batch:
     """Return a batch: tensors, arrays and numbers are stacked, and other values become lists.
 
-    Gray images of Pillow, or RGB ones, are stacked as uint8 [C, H, W] if they have one size.
+    Gray images of Pillow, or RGB ones, are stacked as uint8 [C, H, W] if they have one size. Ragged
+    fields become what ``framework.data.fields.collated`` says. ``name`` returns the name of a
+    record, by its place in the batch.
 
-    Args:
-        records: The records of the batch, at least one.
-        name: Returns the name of a record, by its place in the batch.
-        form: Its ragged fields become what ``framework.data.fields.collated`` says.
-
-    Raises:
-        DataError: D230 for a missing ragged field, D231 for other fields than those of the first
-            record, D232 for a value that does not fit the first one.
+    DataError D230 for a missing ragged field, D231 for other fields than those of the first record,
+    D232 for a value that does not fit the first one.
     """
     first = records[0]
     for place, record in enumerate(records):

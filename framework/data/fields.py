@@ -70,8 +70,8 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
     videos = ", ".join(name for name, field in fields if field.kind == "video")
     moving = ", ".join(followers(manifest))
     if context.collate not in WAYS:
-        what = f"must be {', '.join(WAYS[:-1])} or {WAYS[-1]}"
-        raise ConfigError(199, f"collate = {context.collate}", what, "choose one of them")
+        where = f"collate = {context.collate}"
+        raise ConfigError(199, where, "must be pad, nested or list", "choose one of them")
     if transform.scales:
         what = "leaves images of several sizes"
         fix = "make it a part of transform=compose, with a crop behind it"
@@ -236,18 +236,17 @@ class Padding:
 def agree_on_classes(train: Manifest, val: Manifest, where: str = "data.val") -> list[int] | None:
     """Return the training data's number of each validation class, or None if labels already agree.
 
-    Classes are matched by name. A store that names no classes is taken as it is, and so are
-    stores whose labels are plain numbers: class "7" is label 7 in both. DataError D190, which
-    names ``where``, if validation has records of a class that training lacks.
+    Classes are matched by name. A store without classes is taken as it is, and so are stores whose
+    labels are plain numbers: class "7" is label 7 in both. DataError D190, at ``where``, if
+    validation has records of a class that training lacks.
     """
     names = list(val.classes)
     known = {name: number for number, name in enumerate(train.classes)}
     label = val.fields.get(LABEL)
     if names == list(known) or not names or not known or label is None:
         return None
-    if np.dtype(label.dtype).kind not in "biu":
-        return None
-    if is_numbered(names) and is_numbered(train.classes):
+    are_numbers = is_numbered(names) and is_numbered(train.classes)
+    if are_numbers or np.dtype(label.dtype).kind not in "biu":
         return None
     counts = list(val.class_counts) or [1] * len(names)
     present = [name for name, count in zip(names, counts, strict=True) if count]
@@ -295,8 +294,7 @@ def renumbered(
 class LabelMap:
     """Renumbers the labels of batches. Labels that are no class stay.
 
-    The classes of a source, ``names``, get new ``numbers``, which ``classes`` names. The ``note``
-    about it begins with ``where``.
+    The classes of a source, ``names``, get new ``numbers``, which ``classes`` names.
     """
 
     def __init__(

@@ -26,14 +26,8 @@ def mixture_source(
     """Return a source of one store, or of several by name.
 
     In training, an epoch has as many records as the stores together. Validation has each record
-    once. ConfigError C203 if the stores or the options do not fit each other.
-
-    Args:
-        path: The path of a store, or of each store by name.
-        weights: The share of each store by name, in any unit. None: by size.
-        temperature: Shares are the sizes to the power of its inverse: 1 leaves them, and a larger
-            one makes small stores more frequent.
-        context: What a source is given at runtime.
+    once. ``weights`` is the share of each store, in any unit. Otherwise, shares are the sizes to the
+    power of 1 / ``temperature``. ConfigError C203 if stores or options do not fit each other.
     """
     if isinstance(path, str):
         return StoreSource(open_store(path), context)

@@ -5,7 +5,6 @@ import sys
 from array import array
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple, final
 
@@ -63,8 +62,7 @@ class Opened(NamedTuple):
 class BatchMemory:
     """Memory of batches that nobody holds any more: fresh memory costs a page fault per 4 kB.
 
-    A tensor made of a NumPy array holds the array while the tensor or a view of it lives, so the
-    array's reference count shows whether it is free.
+    A tensor made of an array holds it, so the array's reference count shows whether it is free.
     """
 
     def __init__(self) -> None:
@@ -184,7 +182,6 @@ class Pictures:
         return images.unflatten(0, (-1, length))
 
     def uneven_images(self, index: int, shape: Sequence[int], other: Sequence[int]) -> DataError:
-        """Return the error for a record whose image has another size than others of its batch."""
         fix = f"set {self._transform_key}=resize or val_batch_size=1 (batch_size=1)"
         fix += ", or pack with one size"
         return uneven(self._store, index, "the image is", shape, other, fix)
@@ -203,7 +200,9 @@ class Pictures:
             size = field.shape[:2] if field.interleaved else field.shape[1:]
             if isinstance(values, Tensor):
                 values = values.numpy()
-            sizes = _all(size, len(indices)).clone()  # a transform may change them
+            sizes = (
+                torch.tensor(size).expand(len(indices), 2).clone()
+            )  # a transform may change them
             return Opened(field, values, sizes, None, {})
         is_gray = field in self._sampled_gray
         table = scale.read_headers(values, 1) if is_gray else scale.read_headers(values)
@@ -276,18 +275,12 @@ class Pictures:
             raise unreadable(self._store, int(indices[number]), error) from error
 
 
-@lru_cache(maxsize=16)
-def _all(size: tuple[int, int], count: int) -> Tensor:
-    return torch.tensor([size] * count, dtype=torch.int64).view(count, 2)
-
-
 def nothing_yet(count: int) -> "memoryview[float]":
     """Return the seconds of ``count`` records that are still to be measured: float64 [count]."""
     return memoryview(array("d", bytes(8 * count)))
 
 
 def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
-    """Return the error for a record whose image cannot be decoded."""
     what = f"not a readable image ({error})"
     return DataError(106, store.name(index), what, "correct or remove it")
 
@@ -295,6 +288,5 @@ def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
 def uneven(
     store: RecordStore, index: int, what: str, shape: Any, other: Any, fix: str
 ) -> DataError:
-    """Return the error for a record whose size differs from that of another of its batch."""
     what = f"{what} {tuple(shape)}, another of its batch {tuple(other)}"
     return DataError(107, store.name(index), what, fix)

@@ -1,9 +1,7 @@
 """Read one batch of a store: gather, decode, transform.
 
-A reader is picklable, so any kind of worker can run it. It works in slices, so that several threads
-can share a batch. It measures each record of a slice, compares it with the usual record, and
-reports those that took many times as long. Records that are only gathered are not measured, since
-copying bytes takes every record alike.
+A reader is picklable, so any kind of worker can run it, and works in slices, so that threads share
+a batch. It reports records that took many times as long as usual ones, unless they are only copied.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +28,6 @@ MUCH = 8  # a slow record takes so many times as long as the usual one, and at l
 LEAST_S = 5e-3  # this long: a thread that loses its core for a moment looks slow, too
 CAUTION = 1.1  # the factor by which a slice changes what counts as usual
 SAMPLED = 16  # records that show the formats of a store's images
-NOTHING_KNOWN: Mapping[str, Tensor] = {}
 ONE_SIZE = "let the function return one size, in validation too: transform.evaluation=true"
 
 
@@ -87,11 +84,9 @@ class Reader:
     returns work, of which several threads ``fill`` slices, records ``start`` to ``stop``, before
     ``finish`` returns the batch. ``check`` raises DataError D117 if a file was replaced or
     rewritten since it was first opened.
-
-    ``decodes`` says whether reading costs more than copying, and so is worth a pool of threads.
     """
 
-    decodes: bool = True
+    decodes: bool = True  # whether reading costs more than copying, and is worth a pool of threads
 
     def __call__(self, request: Request) -> Batch:
         return self.timed(request).batch
@@ -124,8 +119,7 @@ class BatchReader(Reader):
 
     Image fields become uint8 [B, C, H, W], and videos uint8 [B, T, C, H, W]. With ``collate=list``,
     those without a size of the transform become a list of B tensors. If nothing is changed,
-    ``locked`` reads in threads that feed a GPU. ConfigError C199, C262 for a field that cannot be
-    put into a batch as the options say.
+    ``locked`` reads in threads that feed a GPU. C199, C262 for fields that the options do not suit.
     """
 
     def __init__(
@@ -199,7 +193,6 @@ class BatchReader(Reader):
         return super().timed(request)
 
     def begin(self, request: Request) -> Work:
-        """Return a batch with memory for the images whose size is known."""
         images: dict[str, Tensor] = {}
         size = self.transform.size
         if size is not None and self.function is None:
@@ -260,7 +253,6 @@ class BatchReader(Reader):
         work.slices_s.append(watch.stages_s)
 
     def finish(self, work: Work) -> Batch:
-        """Return the batch, once all its slices are filled."""
         watch = Stopwatch()
         indices = work.request.indices
         parts = work.ordered_parts()
@@ -321,7 +313,7 @@ class BatchReader(Reader):
         records: Records,
         indices: Tensor,
         numbers: Tensor | None,
-        known: Mapping[str, Tensor] = NOTHING_KNOWN,
+        known: Mapping[str, Tensor] | None = None,
     ) -> Records:
         """Return the boxes and points in the pixels of the images that the transform makes.
 
@@ -331,7 +323,7 @@ class BatchReader(Reader):
             return {}
         every = self.store.manifest.fields
         image = next(name for name, own in every.items() if own.kind in fields.PICTURES)
-        windows = known.get(image)
+        windows = (known or {}).get(image)
         if windows is None:
             sizes = self.pictures.sizes(every[image], records[image], indices)
             windows = self.transform.windows(sizes, numbers)
@@ -398,8 +390,7 @@ class BatchReader(Reader):
 
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
     """Raise DataError D119 if records just read are not what was packed."""
-    bad = store.damaged(indices, records)
-    if bad:
+    if bad := store.damaged(indices, records):
         more = ""
         if len(bad) > 1:
             more = f", and {len(bad) - 1} more of its batch"

@@ -138,14 +138,13 @@ class WorkerSource(Source, Generic[R]):
             ways.append((indices, True))
         if self.order.batch_size == 1:
             ways.append((indices[:1], self.context.training))
-        *others, last = ways
-        for some, training in others:
+        while True:
+            way = ways.pop(0)
             try:
-                return self._finished(self.read_batch(Request(0, some, training)))
+                return self._finished(self.read_batch(Request(0, *way)))
             except DataError as error:
-                if error.args[0] != UNEVEN:
+                if error.args[0] != UNEVEN or not ways:
                     raise
-        return self._finished(self.read_batch(Request(0, *last)))
 
     def records(self, indices: Tensor) -> Batch:
         return self._finished(self.read_batch(Request(0, indices, training=False)))
@@ -186,12 +185,8 @@ class WorkerSource(Source, Generic[R]):
 class StoreSource(WorkerSource[BatchReader]):
     """A Source over a store, read by workers. ``close`` closes the store.
 
-    Args:
-        store: The records.
-        context: The order, the transform, the workers and the other settings.
-        on_close: Called by the first ``close``.
-        locked: Reads records for a GPU without gathering large ones, or None.
-        notes: For the user, printed once.
+    ``on_close`` is called by the first ``close``. ``locked`` reads records for a GPU without
+    gathering large ones.
     """
 
     def __init__(
@@ -204,6 +199,7 @@ class StoreSource(WorkerSource[BatchReader]):
     ) -> None:
         self.store = store
         self._notes = notes
+        self._on_close = on_close
         order = store_order(store, context)
         read = BatchReader(store, context, locked)
         # One thread that decodes PNG or WebP takes a tenth of the operations that a step launches
@@ -211,7 +207,6 @@ class StoreSource(WorkerSource[BatchReader]):
         is_apart = context.device.type == "cuda" and read.decodes_in_python()
         kind = "process" if is_apart else "thread"
         super().__init__(read, store.manifest, order, context, kind, read.padded)
-        self._on_close = on_close
         self.takes_workers = not isinstance(store, staging.ResidentStore)
 
     @property
@@ -290,8 +285,7 @@ def make_order(
 ) -> Order:
     """Return the order of a data set's records. DataError D109 if there are none.
 
-    ConfigError C200 if the order asks for facts that are not known, C204 or C205 for a selection
-    that cannot be made.
+    ConfigError C200 for an order by facts that are not known, C204 or C205 for a wrong selection.
     """
     order = context.order(num_records)
     if order.num_records == 0:
@@ -316,19 +310,8 @@ class LiveTuning:
     """``workers.num=auto``: a tuner that changes how a run reads its records while it trains.
 
     It observes the run every few seconds, in the thread of the step, and applies what is decided.
-
-    Args:
-        source: Where the training records come from.
-        loader: The loader over it, whose queue may be deepened.
-        waits: What steps wait for; it calls ``look``.
-        cores: Those of this rank.
-        say: Prints a note.
-
-    Attributes:
-        decisions: All decisions in words, with the seconds since the start.
-
-    Raises:
-        ConfigError: C174 if the source has no workers that could be changed.
+    The queue of ``loader`` may be deepened. ``cores`` are those of this rank, and ``say`` prints a
+    note. ConfigError C174 if the source has no workers that could be changed.
     """
 
     def __init__(
@@ -351,7 +334,7 @@ class LiveTuning:
         self._tuner = Tuner(self._present_plan(), limits)
         self._began_at = time.perf_counter()
         self._before = self._counters()
-        self.decisions: list[dict[str, Any]] = []
+        self.decisions: list[dict[str, Any]] = []  # in words, with the seconds since the start
         self._num_taken = 0
         waits.call(self.look)
 
@@ -366,10 +349,9 @@ class LiveTuning:
 
     def take(self) -> dict[str, Any]:
         """Return the present plan, and the decisions since the last call, in plain values."""
-        new = self.decisions[self._num_taken :]
-        self._num_taken = len(self.decisions)
         block: dict[str, Any] = dict(self.plan)
-        if new:
+        if new := self.decisions[self._num_taken :]:
+            self._num_taken = len(self.decisions)
             block["decisions"] = [decision["text"] for decision in new]
         return block
 

@@ -34,10 +34,8 @@ from framework.system import stopping
 from framework.system.native import crowded, limit_threads
 from framework.system.user_code import user_error
 
-# Batches that are read ahead: by all threads together, or by each process.
-AHEAD = 2
-# Records that a thread takes at once. A slice costs about 1 ms of Python, which holds the lock that
-# the thread of the step needs, too.
+AHEAD = 2  # batches that are read ahead: by all threads together, or by each process
+# Records of a slice, which costs about 1 ms of Python, under the lock that the step needs, too.
 LEAST_SLICE = 32
 LOOK_S = 0.5  # between two looks whether all processes live, while a batch is awaited
 CLOSE_S = 2.0  # the most time that processes get to end by themselves
@@ -59,14 +57,12 @@ class Workers:
     own processes.
 
     Args:
-        read: The reader.
-        num: The number of workers; 0: the calling thread reads.
+        num: The number of workers; 0: the calling thread reads. As an attribute, after ``change``.
         kind: ``thread`` or ``process``.
         timeout_s: ResourceError R106 after a longer wait for a batch.
         start_method: Of processes, such as ``spawn``; None: Python's default.
 
     Attributes:
-        num: The number of workers, of the newest ``change``.
         ahead: Batches that are read ahead: by all threads together, or by each process.
         stages: Seconds per stage of the batches that were yielded.
         ledger: The slow records of these batches.
@@ -192,12 +188,8 @@ class Workers:
             pool.close(wait=not self._late)
 
     def _slice_size(self, count: int, num: int) -> int:
-        """Return the most records of a slice of a batch of ``count``, for ``num`` threads.
-
-        Raw records form one slice, since two threads do not read them faster than one. Otherwise
-        each thread gets one slice: smaller slices would not finish the batch any sooner.
-        """
-        if not self.read.decodes:
+        """Return the most records of a slice of a batch of ``count``: one slice for each thread."""
+        if not self.read.decodes:  # two threads would not copy faster than one
             return max(1, count)
         return max(LEAST_SLICE, -(-count // max(1, num)))
 
@@ -387,11 +379,10 @@ class Ledger:
             return None
         # A record that was slow once may have been unlucky, so all its slow reads count.
         every = self._kept.copy()
-        slowest = sorted(every.items(), key=lambda pair: -pair[1][1])[:MOST_SHOWN]
-        records = [
-            SlowRecord(index, name(index), num_reads, seconds / num_reads, size)
-            for index, (num_reads, seconds, size) in slowest
-        ]
+        records: list[SlowRecord] = []
+        for index in sorted(every, key=lambda index: -every[index][1])[:MOST_SHOWN]:
+            num_reads, seconds, size = every[index]
+            records.append(SlowRecord(index, name(index), num_reads, seconds / num_reads, size))
         counts = self.num_slow, self.num_records
         return SlowRecords(records, *counts, self.slow_s, read_s, sorted(every))
 
@@ -516,11 +507,10 @@ def _unchanged(batch: Any) -> Any:
 
 
 def _start_worker(parent: int, _: int) -> None:
-    """Ignore signals in a worker process, and end it if its ``parent`` has already ended.
+    """Ignore signals in a worker process: its ``parent`` decides when to stop.
 
-    Ctrl-C reaches every process of the group, but the parent decides when to stop. torch's workers
-    end within 5 s of their parent. With PR_SET_PDEATHSIG, a worker would already end with the
-    prefetch thread that started it.
+    torch's workers end within 5 s of their parent. With PR_SET_PDEATHSIG, a worker would already
+    end with the prefetch thread that started it.
     """
     stopping.set_all(signal.SIG_IGN)
     # torch's worker would take whoever has adopted it for its parent, and never end.

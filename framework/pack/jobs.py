@@ -41,33 +41,25 @@ from framework.system.user_code import user_error
 if TYPE_CHECKING:
     from framework.pack.preparation import Preparation
 
-# A job of 64 MiB of records takes some seconds and fits into memory.
-MAX_JOB_BYTES = 64 << 20
+MAX_JOB_BYTES = 64 << 20  # take some seconds, and fit into memory
 MAX_JOB_ITEMS = 4096
-# Each job costs some milliseconds of fsync. That is little compared with packing 1 MiB.
-MIN_JOB_BYTES = 1 << 20
-# An input that is large enough gives at least about this many jobs, so that workers share evenly.
-TARGET_JOBS = 16
-# A block is a run of items of one job that are read, prepared and written at once.
-BLOCK_BYTES = 4 << 20
+MIN_JOB_BYTES = 1 << 20  # packing them takes long beside a job's fsync, some milliseconds
+TARGET_JOBS = 16  # about the fewest of a large input, so that workers share evenly
+BLOCK_BYTES = 4 << 20  # a block is a run of items that are read, prepared and written at once
 BLOCK_ITEMS = 1024
 # The same of an input that reads arrays: more records at once, and less memory.
 ARRAY_JOB_BYTES = 8 << 20
 ARRAY_BLOCK_BYTES = 1 << 20
 ARRAY_BLOCK_ITEMS = 1 << 17
-# A job with at most so many bytes of records keeps them in memory until they are written. The items
-# of a larger job are read twice: to count the records, and to write them.
-HELD_BYTES = 2 * MAX_JOB_BYTES
+HELD_BYTES = 2 * MAX_JOB_BYTES  # in memory; a larger job is read twice: to count, and to write
 NUM_SIZE_SAMPLES = 8  # items that are read to estimate the size of all
 LOOK_S = 0.1  # between two looks at the progress of other processes
 
 _disk = DiskReads()
 
-# The name of an item, and path, bytes and time of change of each file that it is read from.
+# An item's name, and the path, bytes and time of change of each of its files.
 ItemStamp = tuple[str, tuple[tuple[str, int, int], ...]]
-# The progress of a task: items, records and bytes that are done, and the item that is read now plus
-# 1 (0: none). int64 [4].
-Row = np.ndarray
+Row = np.ndarray  # int64 [4]: a task's done items, records, bytes; the item read now plus 1, or 0
 Tell = Callable[[], object]
 Work = Callable[[Any, Row, Tell], Any]  # (task, row, tell) -> result
 
@@ -153,11 +145,8 @@ def _attempt(task: Any, row: int) -> Any:
         if lacks_memory(error):
             what = "a packing process had no memory left"
             raise ResourceError(152, "workers", what, "use fewer workers") from None
-        fault = user_error(error)
-        if fault is None:
-            text = f"{type(error).__name__}: {words_of(error)}\n{traceback.format_exc()}"
-            fault = RuntimeError(text)
-        raise fault from None
+        text = f"{type(error).__name__}: {words_of(error)}\n{traceback.format_exc()}"
+        raise user_error(error) or RuntimeError(text) from None
 
 
 class PackWork(NamedTuple):
@@ -178,14 +167,13 @@ def make_plan(source: RecordInput, prepare: "Preparation | None") -> PackPlan:
             sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
     item_bytes = max(1.0, sum(sizes) / max(1, len(sizes)))
     per_job = max(int(MIN_JOB_BYTES / item_bytes), -(-num_items // TARGET_JOBS))
-    reads_arrays = contract.range_files_of(source, 0, num_items) is not None
-    if reads_arrays:
+    if contract.range_files_of(source, 0, num_items) is not None:  # reads arrays, item by record
         per_job = min(per_job, int(ARRAY_JOB_BYTES / item_bytes))
         per_block = min(ARRAY_BLOCK_ITEMS, int(ARRAY_BLOCK_BYTES / item_bytes))
     else:
         per_job = min(per_job, MAX_JOB_ITEMS, int(MAX_JOB_BYTES / item_bytes))
         per_block = min(BLOCK_ITEMS, int(BLOCK_BYTES / item_bytes))
-    return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes, reads_arrays)
+    return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes)
 
 
 def prepared(source: RecordInput, prepare: "Preparation | None", start: int, stop: int) -> Chunk:
@@ -213,10 +201,8 @@ def chunk_bytes(chunk: Chunk) -> int:
     """Return the bytes of all records."""
     total = 0
     for values in chunk.records.values():
-        if isinstance(values, np.ndarray):
-            total += values.nbytes
-        else:
-            total += sum(memoryview(value).nbytes for value in values)
+        arrays = [values] if isinstance(values, np.ndarray) else values
+        total += sum(memoryview(array).nbytes for array in arrays)
     return total
 
 
@@ -242,7 +228,7 @@ def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
 
 
 def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
-    """Return a stamp per item, or one for a range read at once: the state of the files it needs."""
+    """Return the state of each item's files, or that of all if a range is read at once."""
 
     def file_stamp(path: str) -> tuple[str, int, int]:
         try:
@@ -315,19 +301,8 @@ def _write(
         size, sha256 = path.stat().st_size, file_sha256(path)
     all_crcs = np.concatenate(crcs)
     first_key = keys.start if isinstance(keys, NumberKeys) else None
-    result = JobResult(
-        number,
-        num_records,
-        num_bytes,
-        size,
-        sha256,
-        stamp,
-        counts.tolist(),
-        digest(all_crcs),
-        first_key,
-        bad,
-    )
-    return result, all_crcs
+    facts = size, sha256, stamp, counts.tolist(), digest(all_crcs), first_key, bad
+    return JobResult(number, num_records, num_bytes, *facts), all_crcs
 
 
 def write_file(
@@ -341,14 +316,13 @@ def write_file(
 
     A signal waits until the writer returns, since an exception may leave its library broken.
     """
-    sampler = StatisticsSampler(manifest.fields if with_statistics else {}, manifest.num_records)
+    fields, num_records = manifest.fields, manifest.num_records
+    sampler = StatisticsSampler(fields if with_statistics else {}, num_records)
     counts = np.zeros(len(manifest.classes), np.int64)
     writer: contract.RecordWriter | None = None
     try:
         with uninterrupted():
-            writer = make_writer(
-                str(path), fields=manifest.fields, num_records=manifest.num_records
-            )
+            writer = make_writer(str(path), fields=fields, num_records=num_records)
         for chunk in chunks:
             with uninterrupted():
                 writer.write(chunk.records, chunk.keys)
@@ -406,17 +380,14 @@ def _read(
             for item in range(start, stop):
                 try:
                     try:
-                        chunk = _checked(work, item, item + 1)
+                        good.append(_checked(work, item, item + 1))
                     except DataError:  # the file may have been incomplete a moment ago
-                        chunk = _checked(work, item, item + 1)
+                        good.append(_checked(work, item, item + 1))
                 except DataError as error:
                     if work.packing.on_error != "skip":
                         raise
                     bad.append(packings.bad_item(item, source.name(item), error))
-                    continue
-                if chunk.keys:
-                    good.append(chunk)
-            chunk = joined(good, work.manifest.fields)
+            chunk = joined([own for own in good if own.keys], work.manifest.fields)
         yield stop - start, chunk
 
 
@@ -433,14 +404,13 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
         if not chunk.keys or field.encoding in ("image", "frames"):
             continue
         arrays: Any = chunk.records[name]
-        num_free = 1  # leading sizes that may differ
         if field.encoding == "raw":
-            num_free = 0
             arrays = arrays[:1]  # all records of an array have one shape
         wanted = tuple(field.shape)
         for key, array in zip(chunk.keys, arrays, strict=False):
             shape = tuple(array.shape)
-            fits = len(shape) == len(wanted) and shape[num_free:] == wanted[num_free:]
+            # The first size of ragged arrays is free.
+            fits = shape == wanted or (len(shape) > 0 and (None, *shape[1:]) == wanted)
             if array.dtype != field.dtype or not fits:
                 what = f"{name} is {array.dtype} {shape}, but the first record has "
                 what += f"{field.dtype} {wanted}"
@@ -464,7 +434,7 @@ def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
 
 
 def as_written(records: Records) -> Records:
-    """Return records that were read as a writer takes them."""
+    """Return records of a store as a writer takes them."""
     written: Records = {}
     for name, values in records.items():
         if isinstance(values, contract.Ragged):

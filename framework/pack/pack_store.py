@@ -138,7 +138,6 @@ class _Run:
         with self._exclusive("begin.lock"):
             self.plan = self._begin(on_note)
         self.work = jobs.PackWork(packing, self.manifest, self.journal, self.plan)
-        self.before = packings.PackProgress("packing", 0, 0, 0, 0, 0)  # what rows are added to
 
     def tidy(self) -> None:
         """Remove temporary files of ended processes: ours, or those of a killed packing."""
@@ -170,7 +169,7 @@ class _Run:
         facts = {
             # what decides the bytes of every job, besides the items
             "paceline": __version__,
-            "format": 3,  # of the plan and of the stamps
+            "format": 4,  # of the plan and of the stamps
             "fields": {name: asdict(field) for name, field in self.manifest.fields.items()},
             "classes": list(self.manifest.classes),
             "source": self.manifest.source,
@@ -209,25 +208,24 @@ class _Run:
         packing, journal, num_jobs = self.packing, self.journal, self.plan.num_jobs
         part = packing.part or 0
         share = range(num_jobs * part // packing.parts, num_jobs * (part + 1) // packing.parts)
-        finished: dict[int, JobResult] = {}
+        num_items = resumed = num_records = num_bytes = 0
+        missing: list[int] = []
         for number in share:
+            items = self.plan.items(number)
+            num_items += len(items)
             result = journal.done(number)
             # Bad items do not matter if they may be left out.
-            if result is None or (result.bad and packing.on_error != "skip"):
-                continue
-            items = self.plan.items(number)
-            stamps = jobs.stamps(packing.source, items.start, items.stop)
-            if result.stamp == jobs.hash_of(stamps):  # its items are unchanged
-                finished[number] = result
-        missing = [number for number in share if number not in finished]
-        resumed = sum(len(self.plan.items(number)) for number in finished)
+            if result is not None and (not result.bad or packing.on_error == "skip"):
+                stamps = jobs.stamps(packing.source, items.start, items.stop)
+                if result.stamp == jobs.hash_of(stamps):  # its items are unchanged
+                    resumed += len(items)
+                    num_records += result.num_records
+                    num_bytes += result.num_bytes
+                    continue
+            missing.append(number)
+        # What the rows of tasks are added to.
         self.before = packings.PackProgress(
-            "packing",
-            resumed,
-            sum(len(self.plan.items(number)) for number in share),
-            sum(job.num_records for job in finished.values()),
-            sum(job.num_bytes for job in finished.values()),
-            resumed,
+            "packing", num_items, resumed, resumed, num_records, num_bytes
         )
         self.on_progress(self.before)
         self._check_space(self.plan, len(missing))
@@ -256,15 +254,9 @@ class _Run:
             raise ResourceError(153, str(self.path), what, fix) from error
 
     def _tell(self, workers: ProcessPool) -> None:
-        items, records, num_bytes, _ = workers.rows.sum(0).tolist()
-        before = self.before
-        self.on_progress(
-            before._replace(
-                items=before.items + items,
-                records=before.records + records,
-                num_bytes=before.num_bytes + num_bytes,
-            )
-        )
+        phase, num_items, resumed, *before = self.before
+        done = (workers.rows.sum(0)[:3] + before).tolist()
+        self.on_progress(packings.PackProgress(phase, num_items, resumed, *done))
 
     def _finish(self, workers: ProcessPool) -> Packed:
         """Make the store if all jobs are done, by whatever process. List bad items."""
@@ -276,9 +268,7 @@ class _Run:
         resumed = self.before.resumed
         if len(results) < num_jobs:
             return Packed(None, waiting=num_jobs - len(results), resumed=resumed)
-        counts: Any = []
-        if self.manifest.classes:
-            counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
+        counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
         first_key = next((job.first_key for job in results if job.num_records), None)
         num_records = 0
         for job in results:
@@ -289,7 +279,7 @@ class _Run:
         manifest = replace(
             self.manifest, num_records=num_records, class_counts=counts, first_key=first_key
         )
-        self.before = packings.PackProgress("joining", 0, num_records, 0, 0, resumed)
+        self.before = packings.PackProgress("joining", num_records, resumed, 0, 0, 0)
         splits: list[packings.PackedSplit] = []
         if not num_records:
             pass

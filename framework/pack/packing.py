@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.class_labels import ONE_PER_RECORD
+from framework.contracts.class_labels import is_class_number
 from framework.contracts.records import LABEL, Field, Manifest, RecordInput, RecordWriter
 from framework.errors import ConfigError, DataError, listed
 from framework.store.foreign import pattern_of_group
@@ -39,8 +39,8 @@ MakeWriter = Callable[..., RecordWriter]
 class SplitRule:
     """How records are divided into splits, each of which becomes a store.
 
-    A hash places each record: the first 8 bytes, big-endian, of the SHA-256 of a text in UTF-8. It
-    does not depend on the order of the records, on other records, or on the machine.
+    A hash places each record, whatever the others are: the first 8 bytes, big-endian, of the
+    SHA-256 of a text in UTF-8.
 
     Attributes:
         shares: The share of each split by name. All shares are positive, and 1 together.
@@ -49,8 +49,7 @@ class SplitRule:
             key: records with the same value stay together.
 
     Raises:
-        ConfigError: C240 for shares that are not possible, C241 for a regular expression that is
-            not.
+        ConfigError: C240 for impossible shares, C241 for an impossible regular expression.
     """
 
     shares: Mapping[str, float]
@@ -104,13 +103,8 @@ class SplitRule:
     def check_fields(self, fields: Mapping[str, Field]) -> None:
         """Check that the records have the field that decides. ConfigError C242."""
         where = f"pack.split_by = {self.by}"
-        whole = [
-            name
-            for name, field in fields.items()
-            if field.encoding == "raw"
-            and field.shape in ONE_PER_RECORD
-            and np.dtype(field.dtype).kind in "biu"
-        ]
+        kinds = {name: np.dtype(field.dtype).kind for name, field in fields.items()}
+        whole = [name for name in fields if is_class_number(kinds[name], fields[name].shape)]
         if self.by == STRATIFIED and LABEL not in whole:
             what = "needs a field label with one whole number per record"
             fix = "leave it out, or name a field whose values stay together"
@@ -123,10 +117,7 @@ class SplitRule:
             raise ConfigError(242, where, what, fix)
 
     def texts(self, keys: Sequence[str], where: str) -> list[str]:
-        """Return what is hashed of each record: its key, or the part that the pattern finds.
-
-        DataError D243, at ``where``, for a record without a key, or in whose key nothing is found.
-        """
+        """Return what is hashed of each record: its key, or what the pattern finds in it, else D243."""
         if "" in keys:
             fix = "set pack.split_by to a field"
             raise DataError(243, where, "has no key that could choose its split", fix)
@@ -192,9 +183,8 @@ def by_groups(cuts: Sequence[Fraction], hashes: np.ndarray) -> np.ndarray:
 def _by_classes(shares: Sequence[Fraction], hashes: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the split of each record: int64 [n].
 
-    The records of a class, in the order of their hashes, go to the splits in turn. Each gets its
-    exact share, rounded up or down: up where most is lacking after the classes before. So the sums
-    over many small classes are near their shares, too.
+    The records of a class, in the order of their hashes, go to the splits in turn. Each split gets
+    its exact share, rounded up where most is lacking after the classes before, else down.
     """
     splits = np.empty(len(labels), np.int64)
     order = np.lexsort((hashes, labels))
@@ -233,8 +223,7 @@ class Packing:
         split: Divides the records into several stores, named after ``path``; None: one store.
 
     Raises:
-        ConfigError: C150 for a value that is not possible, C151 for a share that is not, C245 for
-            an output that cannot have splits.
+        ConfigError: C150, C151 for an impossible value or share, C245 for impossible splits.
     """
 
     source: RecordInput
@@ -270,17 +259,11 @@ class Packing:
 
     @property
     def paths(self) -> dict[str, str]:
-        """The path of each store by the name of its split, which is empty without splits.
-
-        ``a.h5`` has the splits ``a-train.h5`` and ``a-val.h5``, for example.
-        """
+        """The path of each store, such as ``a-val.h5``, by the name of its split; "" without splits."""
         if self.split is None:
             return {"": self.path}
-        whole = Path(self.path)
-        return {
-            name: str(whole.with_name(f"{whole.stem}-{name}{whole.suffix}"))
-            for name in self.split.shares
-        }
+        stem, suffix = os.path.splitext(Path(self.path))
+        return {name: f"{stem}-{name}{suffix}" for name in self.split.shares}
 
 
 @dataclass(frozen=True)
@@ -291,7 +274,6 @@ class PackPlan:
     items_per_job: int
     items_per_block: int
     item_bytes: float  # an estimate, from a sample, of the bytes of its records
-    reads_arrays: bool = False  # whether each item is a record, and a range is read at once
 
     @property
     def num_jobs(self) -> int:
@@ -307,11 +289,11 @@ class PackProgress(NamedTuple):
     """The progress of a phase."""
 
     phase: str  # ``packing``, ``joining`` or ``checking``
-    items: int  # done so far
     num_items: int
+    resumed: int  # items that were finished before this process began
+    items: int  # done so far
     records: int
     num_bytes: int
-    resumed: int  # items that were finished before this process began
 
 
 OnProgress = Callable[[PackProgress], None]

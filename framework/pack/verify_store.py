@@ -52,7 +52,7 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     tasks += manifest.shards
     results: dict[int, tuple[list[str], np.ndarray]] = {}
     of_files: list[str] = []
-    now = PackProgress("checking", 0, count, 0, 0, 0)
+    now = PackProgress("checking", count, 0, 0, 0, 0)
     do = partial(_check, store, path)
     try:
         with ProcessPool(do, num_workers, len(tasks), lambda _: None) as workers:

@@ -26,13 +26,8 @@ M_MMAP_THRESHOLD = -3
 M_MMAP_MAX = -4
 TRIM_BYTES = 1 << 30
 MMAP_BYTES = 32 << 20  # the most that glibc accepts
-SETTINGS = (
-    "MALLOC_TRIM_THRESHOLD_",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TOP_PAD_",
-    "GLIBC_TUNABLES",
-    "LD_PRELOAD",
-)
+MALLOC = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
+SETTINGS = (*MALLOC, "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 @final
@@ -80,8 +75,7 @@ class Block(threading.local):
 
 
 class _Thread(threading.local):
-    # A process id, because a worker forked from this thread must not touch CUDA.
-    pins_in = 0
+    pins_in = 0  # a process id, because a worker forked from this thread must not touch CUDA
 
 
 block = Block()
@@ -131,8 +125,7 @@ class LockedFiles:
     """Files in memory that are mapped and page-locked until ``close``.
 
     ``maps`` are their bytes, uint8 [size], and ``starts`` their addresses, int64 [files].
-    CopyEngineError if the driver cannot lock them or copy pieces, OSError if a file cannot be
-    opened for writing, which locking needs.
+    CopyEngineError if the driver cannot lock or copy, OSError if a file is not writable, as it must.
     """
 
     def __init__(self, paths: Sequence[str], device: torch.device) -> None:
@@ -170,8 +163,8 @@ class LockedFiles:
 def shared_map(path: str) -> np.ndarray:
     """Return a file in memory as uint8 [size], ready to be page-locked.
 
-    Locking asks for writable pages. A page that nobody has read would count as written then, which
-    changes the time of the file. So each is read.
+    Locking asks for writable pages. Each is read first: otherwise it would count as written, which
+    changes the time of the file.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -190,11 +183,7 @@ class Pieces:
     """
 
     def __init__(
-        self,
-        addresses: Tensor,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        maps: Sequence[np.ndarray],
+        self, addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype, maps: Sequence[Any]
     ) -> None:
         self.addresses = addresses
         self.shape = shape

@@ -34,19 +34,11 @@ SIGNED = re.compile(r"(run|run\.next|summary|exit|resolved(\.\d+)?)\.json")
 DIGEST = "digest"
 MARKS = (*OBJECTS, REPORTS)  # one of them makes a directory that of a run
 MOST_BYTES = 64 << 20  # of a file with one object
-# What a run writes to
-FOLDERS = (
-    "checkpoints",
-    "curves",
-    "outbox",
-    "pictures",
-    "replay",
-    "tensorboard",
-    "profile",
-    "wandb",
-)
-FILES = (*MARKS, NEXT_FACTS, RESOLVED, "config.yaml", "debug.log", "report.html", "run.lock")
 TRACKED = "wandb"  # a folder in which Weights & Biases links to files of its own
+# What a run writes to.
+SHOWN = ("curves", "pictures", "tensorboard", TRACKED)
+FOLDERS = (*SHOWN, "checkpoints", "outbox", "profile", "replay")
+FILES = (*MARKS, NEXT_FACTS, RESOLVED, "config.yaml", "debug.log", "report.html", "run.lock")
 LONGEST = 500  # characters of a shown text: a configuration may hold a whole file
 LEAST_LETTERS = 4  # shorter values are no secrets, and are part of every other word
 REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
@@ -60,10 +52,7 @@ def check_entry(run_dir: Path) -> None:
     """Check that nothing in the directory of a run leads out of it, before anything is read there.
 
     The directory itself may be a link: who names it has chosen it. If it holds no run, only the
-    names that a run uses count.
-
-    Raises:
-        CheckpointError: K126 for a link, or for what is neither a file nor a folder.
+    names that a run uses count. K126 for a link, or for what is neither a file nor a folder.
     """
     inside = os.path.join(os.path.realpath(run_dir), "")
     for path in _used(run_dir):
@@ -158,10 +147,7 @@ def _digest(value: dict[str, Any]) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file holds.
-
-    OSError if it cannot be read, ValueError if it is no JSON or was changed after it was written.
-    """
+    """Return what a file holds. OSError, ValueError if it cannot be read, is no JSON or was changed."""
     with open_file(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise ValueError(f"{path.name} has more than {MOST_BYTES >> 20} MiB")
@@ -203,8 +189,7 @@ def newest_config(run_dir: Path) -> Path:
 def reached(given: Any, folder: str) -> Any:
     """Return a value of a configuration with the paths that were meant in ``folder``.
 
-    A text is a path, or a pattern of paths, if something is there in the folder. Others stay as
-    they are, also where a run comes from another machine.
+    A text is a path, or a pattern of paths, if something is there in the folder. Others stay.
     """
     if isinstance(given, dict):
         parts = {key: reached(part, folder) for key, part in given.items() if key != "_target_"}

@@ -24,17 +24,14 @@ from weakref import WeakSet
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
-# SIGUSR1 is Slurm's warning before its time limit.
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# Signals within this time are one: a terminal and a launcher may both pass on a Ctrl-C.
-SAME_S = 1.0
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the last: Slurm's, before its limit
+SAME_S = 1.0  # signals within it are one: a terminal and a launcher may both pass on a Ctrl-C
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CHILD_S = 10.0  # how long a child that cleans up after itself may take
 LOOK_S = 0.01
 LONGEST_S = 5.0  # how long the program waits for all threads: reading a batch takes less
 FLUSH_S = 5.0  # how long writing what waits in open files may take
-# These processes end with their parent, and clean up shared memory then.
-KEEPERS = (b"resource_tracker", b"torch_shm_manager")
+KEEPERS = (b"resource_tracker", b"torch_shm_manager")  # end, and clean up, with their parent
 SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
 
 
@@ -115,8 +112,8 @@ def ends_on_signals() -> Generator[None]:
 def at_end(action: Action, key: object = None) -> Callable[[], object]:
     """Run ``action`` if a signal ends the process. Return a function that takes this back.
 
-    The action runs between any two instructions of the main thread. It must be short, and must
-    neither wait for a lock nor import anything. One action is kept per ``key``.
+    The action runs between any two instructions of the main thread. It must be short, without
+    locks and imports. One action is kept per ``key``.
     """
     key = key or object()
     _actions[key] = action
@@ -143,10 +140,9 @@ def _listed(items: list[Any], item: object) -> Generator[None]:
 
 
 def message_if_stopped(words: str | Callable[[str], str]) -> AbstractContextManager[None]:
-    """Print a message if a signal ends the process inside the block.
+    """Print ``words`` if a signal ends the process inside the block.
 
-    ``words``: the message, in which ``{by}`` becomes text such as " by SIGTERM", or a function of
-    this text.
+    They are a function of a text such as " by SIGTERM", or a text in which it replaces ``{by}``.
     """
     if isinstance(words, str):
         words = partial(words.replace, "{by}")
@@ -342,12 +338,10 @@ def _register_end() -> None:
     """
     import torch.utils.data  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]  # not at start-up
 
-    def leave_to_parent() -> None:
-        _processes.clear()
-        _threads.clear()
-
     atexit.register(_end_owners)
-    os.register_at_fork(after_in_child=leave_to_parent)
+    # A forked process leaves the owners to its parent.
+    os.register_at_fork(after_in_child=_processes.clear)
+    os.register_at_fork(after_in_child=_threads.clear)
 
 
 def _end_owners() -> None:
