@@ -289,10 +289,8 @@ class LoaderSource(Source):
             note += ", and each rank takes its share of every batch"
         elif self._num_parts > 1:
             note += ", and the ranks' batches differ, so they are taken for shards"
-        note += (
-            "; resume reads the epoch's earlier batches again and drops them, which is exact only"
-        )
-        return (f"{note} if they repeat. data=dataset promises all of it",)
+        note += "; resume reads the epoch's earlier batches again and drops them, which is exact"
+        return (f"{note} only if they repeat. data=dataset promises all of it",)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         num_own = len(self._parts)

@@ -86,16 +86,14 @@ class BatchMemory:
 
 @final
 class Pictures:
-    """Cuts images as windows say. ``sampled_gray``: fields that are gray as a sample of them is."""
+    """Cuts images as windows say. ``gray``: fields that are gray as a sample of them is."""
 
-    def __init__(
-        self, store: RecordStore, context: SourceContext, sampled_gray: Sequence[Field]
-    ) -> None:
+    def __init__(self, store: RecordStore, context: SourceContext, gray: Sequence[Field]) -> None:
         self._store = store
         self._transform = context.transform
         self._transform_key = context.transform_key
         self._in_lists = context.collate == "list" and context.transform.size is None
-        self._sampled_gray = sampled_gray
+        self._sampled_gray = gray
 
     def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
         """Return height and width of each image that the store gave: int64 [B, 2]."""
@@ -200,9 +198,7 @@ class Pictures:
             size = field.shape[:2] if field.interleaved else field.shape[1:]
             if isinstance(values, Tensor):
                 values = values.numpy()
-            sizes = (
-                torch.tensor(size).expand(len(indices), 2).clone()
-            )  # a transform may change them
+            sizes = torch.tensor(size).repeat(len(indices), 1)  # a transform may change them
             return Opened(field, values, sizes, None, {})
         is_gray = field in self._sampled_gray
         table = scale.read_headers(values, 1) if is_gray else scale.read_headers(values)
@@ -285,8 +281,6 @@ def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
     return DataError(106, store.name(index), what, "correct or remove it")
 
 
-def uneven(
-    store: RecordStore, index: int, what: str, shape: Any, other: Any, fix: str
-) -> DataError:
-    what = f"{what} {tuple(shape)}, another of its batch {tuple(other)}"
+def uneven(store: RecordStore, index: int, what: str, size: Any, other: Any, fix: str) -> DataError:
+    what = f"{what} {tuple(size)}, another of its batch {tuple(other)}"
     return DataError(107, store.name(index), what, fix)

@@ -27,7 +27,7 @@ from framework.measure.host import num_cores
 from framework.pack import jobs
 from framework.pack import packing as packings
 from framework.pack.jobs import ProcessPool, Row, Tell
-from framework.pack.packing import STRATIFIED, BadItem, JobResult, Journal, Packed, Packing
+from framework.pack.packing import BadItem, JobResult, Journal, Packed, Packing, PackProgress
 from framework.store.file_store import digest, from_json, to_json
 from framework.store.open_store import MANIFEST, open_file, open_store
 from framework.store.store_facts import statistics_of
@@ -224,9 +224,7 @@ class _Run:
                     continue
             missing.append(number)
         # What the rows of tasks are added to.
-        self.before = packings.PackProgress(
-            "packing", num_items, resumed, resumed, num_records, num_bytes
-        )
+        self.before = PackProgress("packing", num_items, resumed, resumed, num_records, num_bytes)
         self.on_progress(self.before)
         self._check_space(self.plan, len(missing))
         if num_workers is None:
@@ -256,7 +254,7 @@ class _Run:
     def _tell(self, workers: ProcessPool) -> None:
         phase, num_items, resumed, *before = self.before
         done = (workers.rows.sum(0)[:3] + before).tolist()
-        self.on_progress(packings.PackProgress(phase, num_items, resumed, *done))
+        self.on_progress(PackProgress(phase, num_items, resumed, *done))
 
     def _finish(self, workers: ProcessPool) -> Packed:
         """Make the store if all jobs are done, by whatever process. List bad items."""
@@ -279,7 +277,7 @@ class _Run:
         manifest = replace(
             self.manifest, num_records=num_records, class_counts=counts, first_key=first_key
         )
-        self.before = packings.PackProgress("joining", num_records, resumed, 0, 0, 0)
+        self.before = PackProgress("joining", num_records, resumed, 0, 0, 0)
         splits: list[packings.PackedSplit] = []
         if not num_records:
             pass
@@ -389,7 +387,7 @@ def split_tasks(
                 else:
                     values = [str(number).encode() for number in column.flatten().tolist()]
             hashes.append(packings.hashed(values))
-            if rule.by == STRATIFIED:
+            if rule.by == packings.STRATIFIED:
                 labels.append(store.column(LABEL).numpy().reshape(-1))
     splits = rule.assign(np.concatenate(hashes), np.concatenate(labels) if labels else None)
     ends = np.cumsum([job.num_records for job in results])[:-1]
@@ -471,9 +469,7 @@ def records_at_once(num_records: int, num_bytes: int, numbered: bool) -> int:
     return max(1, min(most, most_bytes * num_records // max(1, num_bytes)))
 
 
-def _put_folder(
-    manifest: Manifest, results: Sequence[JobResult], journal: Journal, path: Path
-) -> None:
+def _put_folder(manifest: Manifest, results: list[JobResult], journal: Journal, path: Path) -> None:
     """Move the folder of the jobs' files to ``path``, once its manifest is complete."""
     shards = [
         Shard(

@@ -27,14 +27,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the errors of a full disk, a
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without locks
 AT_FDCWD = -100  # linux/fcntl.h
 RENAME_EXCHANGE = 2  # linux/fs.h
-# The children of a killed process hold its lock until the kernel has ended them, too.
-PATIENCE_S = 1.0
+PATIENCE_S = 1.0  # a killed process's children hold its lock until the kernel has ended them
 RETRY_S = 0.05
 
-# Tests of faults set this in a process of their own.
-_reached: Callable[[str], None] | None = None
-# Folders that may hold temporary files if a signal ends this process.
-_folders: set[Path] = set()
+_reached: Callable[[str], None] | None = None  # tests of faults set it in a process of their own
+_folders: set[Path] = set()  # that may hold temporary files if a signal ends this process
 
 
 def reach(point: str) -> None:
@@ -127,11 +124,10 @@ def remove_leftovers(path: Path) -> list[str]:
     removed: list[str] = []
     for folder, prefix in ((path.parent, f"{path.name}.tmp."), (path, "")):
         with suppress(FileNotFoundError, NotADirectoryError):
-            removed += [
-                name
-                for name in os.listdir(folder)
-                if name.startswith(prefix) and _is_left(name) and _remove(folder / name)
-            ]
+            for name in os.listdir(folder):
+                if name.startswith(prefix) and _is_left(name):
+                    _remove(folder / name)
+                    removed.append(name)
     return removed
 
 
@@ -154,12 +150,11 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def _remove(path: Path) -> bool:
+def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-    return True
 
 
 @contextmanager
@@ -227,15 +222,10 @@ def locked(
 ) -> Generator[None, None, None]:
     """Hold the lock ``path`` (``flock``) inside the block. The last holder removes the file.
 
-    The kernel frees the lock of a process that dies.
-
-    Args:
-        path: The lock file. ResourceError R101 if it cannot be locked.
-        busy: Makes the error from the owner's name; None to keep waiting.
-        shared: Whether others that also share the lock may hold it at the same time.
-        patience_s: How long to wait before ``busy`` is called.
-        waits: Called with the owner's name if the lock is not free at once.
-        needed: Whether a file system without locks is an error. If not, nothing is held there.
+    The kernel frees the lock of a process that dies. If the lock is not free, ``waits`` is called
+    with the owner's name, and after ``patience_s`` also ``busy``, which makes the error, or None to
+    keep waiting. Several may hold a ``shared`` lock. R101 if the file cannot be locked; unless locks
+    are ``needed``, nothing is held on a file system without them.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -290,8 +280,7 @@ def _acquire(
                 waits(owner)
             if time.monotonic() > end:
                 end = math.inf
-                refusal = busy(owner)
-                if refusal is not None:
+                if refusal := busy(owner):
                     os.close(descriptor)
                     raise refusal from error
         except OSError:

@@ -36,8 +36,8 @@ MARKS = (*OBJECTS, REPORTS)  # one of them makes a directory that of a run
 MOST_BYTES = 64 << 20  # of a file with one object
 TRACKED = "wandb"  # a folder in which Weights & Biases links to files of its own
 # What a run writes to.
-SHOWN = ("curves", "pictures", "tensorboard", TRACKED)
-FOLDERS = (*SHOWN, "checkpoints", "outbox", "profile", "replay")
+LOGS = ("tensorboard", TRACKED)
+FOLDERS = (*LOGS, "checkpoints", "curves", "outbox", "pictures", "profile", "replay")
 FILES = (*MARKS, NEXT_FACTS, RESOLVED, "config.yaml", "debug.log", "report.html", "run.lock")
 LONGEST = 500  # characters of a shown text: a configuration may hold a whole file
 LEAST_LETTERS = 4  # shorter values are no secrets, and are part of every other word

@@ -49,17 +49,11 @@ def user_error(
     fix: str = "correct it",
     kind: type[UserCodeError] = UserCodeError,
 ) -> UserCodeError | ResourceError | None:
-    """Return error U100 if the user's code, or a library that it called, raised ``error``.
+    """Return error U100, of the class ``kind``, if the user's code, or what it called, raised one.
 
-    A lack of memory is R104, whoever raised it.
-
-    Args:
-        error: Any exception. Our own errors are never the user's.
-        packages: Prefixes of module names that are the user's even if they are installed, as in
-            ``allow_targets``.
-        about: What the code was working on, such as the name of a record.
-        fix: What the user can do.
-        kind: The class of the result.
+    A lack of memory is R104, whoever raised it. ``packages`` are prefixes of module names that are
+    the user's even if they are installed, as in ``allow_targets``. ``about`` is what the code was
+    working on, such as the name of a record.
     """
     if isinstance(error, PacelineError):
         return None
@@ -136,13 +130,10 @@ def _is_ours(file: str) -> bool:
 
 def _is_library(file: str) -> bool:
     """Return whether a file belongs to Python or an installed package, or is generated."""
-    if file.startswith("<"):
-        return True
     path = os.path.abspath(file)
     parts = path.split(os.sep)
-    if any(part in THIRD_PARTY or part.startswith(GENERATED) for part in parts):
-        return True
-    return path.startswith(LIBRARIES)
+    is_foreign = any(part in THIRD_PARTY or part.startswith(GENERATED) for part in parts)
+    return is_foreign or file.startswith("<") or path.startswith(LIBRARIES)
 
 
 def _shortest(file: str) -> str:
@@ -154,25 +145,18 @@ def _shortest(file: str) -> str:
 
 
 class CodeDigest(NamedTuple):
-    """What decides the values that an object of the user's gives.
+    """What decides the values that an object of the user's gives."""
 
-    Attributes:
-        files: The SHA-256 of the user's source files.
-        state: The SHA-256 of the object's state; "" if it has none, None if it cannot be pickled.
-        fault: Why it cannot be pickled, or "".
-    """
-
-    files: str = ""
-    state: str | None = ""
-    fault: str = ""
+    files: str = ""  # the SHA-256 of the user's source files
+    state: str | None = ""  # that of the object's state, "" without one; None: not to be pickled
+    fault: str = ""  # why it cannot be pickled
 
 
 def digest_of(thing: Any, packages: Collection[str] = ()) -> CodeDigest:
     """Return the digest of an object or function, and of the user's modules that it comes from.
 
-    Args:
-        thing: Anything. Take the digest before its first use, which may change its state.
-        packages: Names of packages that are the user's even if they are installed.
+    Take it before the first use, which may change the state. ``packages`` are names of packages
+    that are the user's even if they are installed.
     """
     pickler = _DigestPickler()
     try:
@@ -324,15 +308,10 @@ def make_step(
     keys: Sequence[str] = ("name", "params"),
     **inner: Any,
 ) -> Any:
-    """Return an object of the class in ``kinds`` that a step of a pipeline names.
+    """Return an object of the class in ``kinds``, those of ``library``, that a step names.
 
-    Args:
-        library: The library's name, for messages.
-        kinds: Its classes.
-        step: The class's name, and its parameters.
-        where: The step's place in the configuration.
-        keys: The keys that a step may have.
-        inner: Further arguments of the class.
+    ``where`` is the step's place in the configuration, ``keys`` are what it may have, and ``inner``
+    are further arguments of the class. ConfigError C130 for the name, C131 for others.
     """
     if unknown := sorted(step.keys() - set(keys)):
         fix = f"a step has {', '.join(keys)}"

@@ -40,11 +40,9 @@ SIGNATURES = {
     "paceline_scale_windows": (POINTER, NUMBER, POINTER, POINTER),
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }
-# They keep Python's lock: the thread of the step would take it, and give it back only some time
-# after they have ended, which is soon.
+# They keep Python's lock: the step's thread would give it back long after their quick end.
 QUICK = {"paceline_draws", "paceline_random_windows", "paceline_should_ask"}
-# The others return an int, or nothing.
-RESULTS = {"paceline_ask_pages": NUMBER}
+RESULTS = {"paceline_ask_pages": NUMBER}  # the others return an int, or nothing
 
 
 @cache
@@ -84,9 +82,8 @@ def num_threads_beside(device: torch.device) -> int:
     """Return the number of threads that deliver batches while a step runs on ``device``.
 
     On a GPU three quarters of the cores, at most 16: a thread copies 5 GB/s, the bus carries 55.
-    On the CPU 1, because the step needs the others.
     """
-    if device.type == "cpu":
+    if device.type == "cpu":  # the step needs the others
         return 1
     return min(16, max(1, 3 * torch.get_num_threads() // 4))
 
@@ -133,25 +130,19 @@ def crowded() -> Generator[None]:
 
 @final
 class CheckedKernel:
-    """Runs a GPU kernel, whose first result of each kind must be that of torch's operators.
-
-    Attributes:
-        failure: Why it is no longer used, or None.
-    """
+    """Runs a GPU kernel, whose first result of each kind must be that of torch's operators."""
 
     def __init__(self) -> None:
-        self.failure: str | None = None
+        self.failure: str | None = None  # why it is no longer used
         self._checked: set[Hashable] = set()
 
     def __call__(
         self, kind: Hashable, kernel: Callable[[], Tensor], operators: Callable[[], Tensor]
     ) -> Tensor | None:
-        """Return the kernel's result, or None if the operators must do the work.
+        """Return the kernel's result, or None if the operators, which do the same, must be used.
 
-        Args:
-            kind: What the compiled code depends on.
-            kernel: Runs the kernel. It may raise anything: a package or a compiler may be missing.
-            operators: Computes the same.
+        ``kind`` is what the compiled code depends on. ``kernel`` may raise anything: a package or a
+        compiler may be missing.
         """
         if self.failure is not None:
             return None
