@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -475,18 +475,13 @@ def _refuse_ignored(context: SourceContext, order: Order) -> None:
 
 
 @final
+@dataclass(eq=False)
 class _Sampler:
-    """The sampler of one rank's DataLoader, which asks ``shares`` for an epoch's batches."""
+    """The sampler of one rank's DataLoader, which asks ``_shares`` for an epoch's batches."""
 
-    def __init__(
-        self,
-        user_sampler: Iterable[Any],
-        length: int,
-        shares: Callable[[Iterator[Any], bool], Iterator[Any]],
-    ) -> None:
-        self.user_sampler = user_sampler
-        self._length = length
-        self._shares = shares
+    user_sampler: Iterable[Any]
+    _length: int
+    _shares: Callable[[Iterator[Any], bool], Iterator[Any]]
 
     def __len__(self) -> int:
         return self._length

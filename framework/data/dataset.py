@@ -1,9 +1,8 @@
 """``data=dataset``: read a map-style Dataset of the user's own, as it is.
 
-A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
-whole process. The reader seeds them before each item by (seed, epoch, record), so that neither
-workers nor ranks nor resuming change what an item is. So it reads in a process of its own, or in
-the thread of the step: two threads would share the generators.
+A Dataset draws from the generators of ``random``, ``numpy.random`` and torch. The reader seeds them
+before each item by (seed, epoch, record), so that neither workers nor ranks nor resuming change what
+an item is. It reads in a process or in the step's thread: two threads would share the generators.
 """
 
 import multiprocessing
@@ -531,10 +530,7 @@ def _native(value: Any, dtype: "np.dtype[Any] | None" = None) -> Tensor:
 
 
 def _words(value: Any) -> str:
-    form = _form(value)
-    if form is None:
-        return f"a {type(value).__name__}"
-    kind, shape = form
+    kind, shape = _form(value) or (type(value).__name__, ())
     return f"a {kind} of the shape {list(shape)}" if shape else f"a {kind}"
 
 

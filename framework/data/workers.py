@@ -45,6 +45,8 @@ MOST_SHOWN = 10  # records that a report names
 ALIGNMENT = 64  # bytes; every dtype may begin there
 
 torch_signals: Any = _utils.signal_handling
+# Silences torch's warning about more processes than cores, a number that the user chose.
+quiet = partial(warnings.catch_warnings, action="ignore", category=UserWarning)
 
 
 @final
@@ -216,8 +218,8 @@ class Workers:
         if made is not None and (made.num_workers, made.prefetch_factor) != (num, ahead):
             self.close()
         if self._loader is None:
-            self._loader = _quietly(
-                lambda: DataLoader(
+            with quiet():
+                self._loader = DataLoader(
                     _ReaderDataset(self.read),
                     batch_size=None,
                     sampler=self._requests,
@@ -233,7 +235,6 @@ class Workers:
                     # The default would draw a number from the global generator.
                     generator=torch.Generator(),
                 )
-            )
             stopping.close_at_end(self)
         self._requests.now = requests
         try:
@@ -265,9 +266,9 @@ class Workers:
 
     def _results(self, loader: Any) -> Generator[Timed]:
         self._since = time.monotonic()
-        with stopping.blocked_signals(self.start_method):
+        with stopping.blocked_signals(self.start_method), quiet():
             # If the last epoch was left early, this waits for its batches.
-            results: Any = _quietly(lambda: iter(loader))
+            results: Any = iter(loader)
         if results._worker_pids_set:  # noqa: SLF001
             # As long as torch knows the processes, the end of any child process may raise
             # RuntimeError at any line of the main thread. So the loss of a process is noticed where
@@ -320,13 +321,6 @@ def _processes_of(loader: Any) -> list[Any]:
     if loader is None or loader._iterator is None:  # noqa: SLF001
         return []
     return loader._iterator._workers  # noqa: SLF001
-
-
-def _quietly(make: Callable[[], Any]) -> Any:
-    """Silence torch's warning about more processes than cores, a number that the user chose."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return make()
 
 
 @final
@@ -445,8 +439,7 @@ class _Pool:
 class _Requests:
     """A sampler that yields the requests of the current ``map``, while the loader stays."""
 
-    def __init__(self) -> None:
-        self.now: Iterable[Request] = ()
+    now: Iterable[Request] = ()
 
     def __iter__(self) -> Iterator[Any]:
         """Yield requests without tensors, which would start a thread when they are sent."""

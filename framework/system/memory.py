@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
 
@@ -176,27 +177,21 @@ def shared_map(path: str) -> np.ndarray:
 
 
 @final
+@dataclass(eq=False)
 class Pieces:
-    """The values of a field of B records in page-locked memory, which they keep alive.
+    """The values of a field of B records in page-locked memory, ``maps``, which they keep alive."""
 
-    ``addresses`` are where each value begins: int64 [B].
-    """
-
-    def __init__(
-        self, addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype, maps: Sequence[Any]
-    ) -> None:
-        self.addresses = addresses
-        self.shape = shape
-        self.dtype = dtype
-        self._piece_bytes = math.prod(shape) * dtype.itemsize
-        self._maps = maps
+    addresses: Tensor  # where each value begins: int64 [B]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    maps: Sequence[np.ndarray]
 
     def __len__(self) -> int:
         return len(self.addresses)
 
     @property
     def nbytes(self) -> int:
-        return len(self) * self._piece_bytes
+        return len(self) * math.prod(self.shape) * self.dtype.itemsize
 
     def to(self, device: torch.device) -> Tensor:
         """Return the values on a GPU, [B, *shape], copied asynchronously on the current stream.
@@ -207,7 +202,7 @@ class Pieces:
         values = torch.empty((count, *self.shape), dtype=self.dtype, device=device)
         if not values.numel():
             return values
-        size = self._piece_bytes
+        size = math.prod(self.shape) * self.dtype.itemsize
         targets = values.data_ptr() + size * np.arange(count, dtype=np.uint64)
         sizes = np.full(count, size, np.uint64)
         options = _Attributes(order=IN_STREAM_ORDER)
