@@ -5,7 +5,7 @@ Images are checked, turned upright, scaled and encoded, and decoded by the one r
 prepared as an image.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from framework.contracts.records import Chunk, Field, RecordInput, Records
+from framework.contracts.records import Chunk, Field, RecordInput
 from framework.errors import ConfigError, DataError
 from framework.media import decode as decoding
 from framework.media import sound_video
 from framework.media.decode import LARGEST, accepted_header, convert
 from framework.media.header import MAX_PIXELS, BadImage
 from framework.media.scale import moved_boxes, moved_points, scale, scale_labels
-from framework.media.sound_video import BadSound, checked_header, resampled
+from framework.media.sound_video import BadSound, SoundHeader, checked_header, resampled
 from framework.pack.jobs import item_error
 from framework.transform.resize import centered
 
@@ -105,8 +105,10 @@ class Preparation:
         self.images: dict[str, Field] = {}  # prepared; of pixels, the shape is [C, H, W]
         self.moving: dict[str, str] = {}  # the kind of each field that is scaled with its image
         self.sampled: list[str] = []  # the fields that are gray because a sample of them is
-        self.sounds: SoundRates | None = None
-        self.videos = VideoFrames({}, self)
+        self.sounds: list[str] = []  # their fields
+        self.first_sound: Any = None  # its header
+        self.given: dict[str, Field] = {}  # the videos of the input
+        self.videos: dict[str, Field] = {}  # the same, prepared
 
     @property
     def options(self) -> dict[str, Any]:
@@ -118,8 +120,8 @@ class Preparation:
                 options[name] = list(value) if name == "size" else value
         if self.encode == "jpeg":
             options["quality"] = self.quality or QUALITY
-        if self.sounds is not None:
-            options["rate"] = self.sounds.stored_rate
+        if self.first_sound is not None:
+            options.setdefault("rate", self.first_sound.rate)
         return options
 
     def fields(self, source: RecordInput) -> dict[str, Field]:
@@ -138,33 +140,45 @@ class Preparation:
         changes = self.encode in ("jpeg", "png") or self.bit_depth == 16 or self.layout == "hwc"
         changes = changes or any(value is not None for value in asked)
         kinds = {name: own.kind for name, own in fields.items()}
-        videos = {name: own for name, own in fields.items() if own.kind == "video"}
-        sounds = [name for name, kind in kinds.items() if kind == "audio"]
-        self.images, self.sounds = {}, None
+        self.images, self.first_sound = {}, None
+        self.sounds = [name for name, kind in kinds.items() if kind == "audio"]
+        self.given = {name: own for name, own in fields.items() if own.kind == "video"}
+        self.videos = {name: self._video_field(own) for name, own in self.given.items()}
         for name, own in fields.items():
             is_changed = changes or (self.encode == "raw" and own.interleaved)
             if own.encoding == "image" or (own.channels is not None and is_changed):
                 self.images[name] = self._prepared_field(own)
-        for key, those, kind in (("frame_rate", videos, "a video"), ("rate", sounds, "a sound")):
+        needs = ("frame_rate", self.videos, "a video"), ("rate", self.sounds, "a sound")
+        for key, names, kind in needs:
             value = getattr(self, key)
-            if value is not None and not those:
+            if value is not None and not names:
                 what = f"no field of the input is {kind}"
                 raise ConfigError(142, f"pack.{key} = {value}", what, "leave it out")
-        if videos and self.bit_depth is not None:
+        if self.videos and self.bit_depth is not None:
             where = f"pack.bit_depth = {self.bit_depth}"
             raise ConfigError(262, where, "frames of videos have 8 bits", "leave it out")
-        if not self.images and not videos and (changes or self.bit_depth is not None):
+        if not self.images and not self.videos and (changes or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())
             raise ConfigError(142, where, "no field of the input is an image", "leave it out")
         self.moving = {name: kind for name, kind in kinds.items() if kind in ("boxes", "points")}
         # The images of a store are not sampled.
         self.sampled = [name for name in given.gray if self.color is None and not given.options]
-        if sounds:
-            self.sounds = self._first(source, lambda chunk: SoundRates(sounds, self.rate, chunk))
-        self.videos = VideoFrames(videos, self)
-        shapes = [own.shape[1:] for own in self.videos.stored.values()]
-        if self.encode == "raw" and any(None in shape for shape in shapes):
-            self._first(source, self.videos.set_size)
+        if self.sounds:
+            name = self.sounds[0]
+            self.first_sound = self._first(
+                source,
+                lambda chunk: _sound_header(chunk.records[name][0], f"{chunk.keys[0]}: {name}"),
+            )
+        if self.encode == "raw" and any(None in own.shape[1:] for own in self.videos.values()):
+
+            def with_size(chunk: Chunk) -> dict[str, Field]:
+                made: dict[str, Field] = {}
+                for name, own in self.videos.items():
+                    frame = next(self._frames(chunk.records[name][0], chunk.keys[0], name))
+                    made[name] = replace(own, shape=(None, *frame.shape))
+                return made
+
+            self.videos = self._first(source, with_size)
         if any(None in own.shape and own.encoding == "raw" for own in self.images.values()):
 
             def measured(chunk: Chunk) -> dict[str, Field]:
@@ -176,7 +190,7 @@ class Preparation:
 
             self.images = self._first(source, measured)
         stored = {name: self._stored_field(own) for name, own in self.images.items()}
-        return {**fields, **stored, **self.videos.stored}
+        return {**fields, **stored, **self.videos}
 
     def _prepared_field(self, field: Field) -> Field:
         """Return the prepared field, without height and width if only an image can tell them."""
@@ -194,6 +208,14 @@ class Preparation:
             shape = self.scaled_size((int(shape[0] or 0), int(shape[1] or 0)))
         dtype = "uint16" if self.bit_depth == 16 and not is_map else "uint8"
         return Field(dtype, (channels, *shape), kind=kind)
+
+    def _video_field(self, field: Field) -> Field:
+        """Return the prepared field, without height and width if frames become or stay files."""
+        _, height, width, channels = field.shape
+        size: tuple[int | None, int | None] = (None, None)
+        if self.encode not in ("jpeg", "png") and height and width:
+            size = self.scaled_size((height, width))
+        return replace(field, shape=(None, *size, COLORS.get(self.color or "", channels)))
 
     def _first(self, source: RecordInput, measure: Callable[[Chunk], T]) -> T:
         """Return what ``measure`` gives for the first readable record."""
@@ -228,10 +250,11 @@ class Preparation:
         """
         records = dict(chunk.records)
         for name in self.images:
-            records[name] = self._values(chunk, name)
-        if self.sounds is not None:
-            records |= self.sounds(chunk)
-        records |= self.videos(chunk)
+            records[name] = self._images(chunk, name)
+        for name in self.sounds:
+            records[name] = self._sounds(chunk, name)
+        for name in self.videos:
+            records[name] = self._videos(chunk, name)
         is_scaled = (self.resize, self.max_side, self.size) != (None, None, None)
         if is_scaled and self.images and self.moving:
             first = next(iter(self.images))
@@ -256,7 +279,7 @@ class Preparation:
                 records[name] = np.stack(moved) if isinstance(values, np.ndarray) else moved
         return Chunk(records, chunk.keys)
 
-    def _values(self, chunk: Chunk, name: str) -> Any:
+    def _images(self, chunk: Chunk, name: str) -> Any:
         """Return all images of a field. DataError D107 if the shapes of arrays differ."""
         values, numbers, target = chunk.records[name], range(len(chunk.keys)), self.images[name]
         if self.encode == "keep" and target.encoding == "image":
@@ -361,6 +384,76 @@ class Preparation:
         deep = interpolate(pixels, size, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
         return deep.round().clamp(0, 65535).numpy().astype(np.uint16)
 
+    def _sounds(self, chunk: Chunk, name: str) -> list[Any]:
+        """Return all sounds of a field, which are decoded to find damage.
+
+        DataError D181 for a file that is not readable, D180 for another rate or number of channels.
+        """
+        sounds: list[Any] = []
+        for data, key in zip(chunk.records[name], chunk.keys, strict=True):
+            where = f"{key}: {name}"
+            header, first = _sound_header(data, where), self.first_sound
+            if header.channels != first.channels:
+                what = f"has {header.channels} channels, the first has {first.channels}"
+                raise DataError(180, where, what, "pack files with as many channels")
+            if self.rate is None and header.rate != first.rate:
+                what = f"has {header.rate} samples per second, the first has {first.rate}"
+                raise DataError(180, where, what, f"add pack.rate={first.rate}")
+            if self.rate is None or self.rate == header.rate:
+                sounds.append(data)
+            else:
+                sounds.append(np.frombuffer(resampled(data, self.rate), np.uint8))
+        return sounds
+
+    def _videos(self, chunk: Chunk, name: str) -> list[Any]:
+        """Return the frames of all videos of a field. DataError D260, D107 for another size."""
+        stored = self.videos[name]
+        are_files = None in stored.shape[1:]
+        is_kept = self.given[name] == stored and (self.encode == "keep" or not are_files)
+        is_kept = is_kept and self.frame_rate is None  # else ``_frames`` refuses packed frames
+        videos: list[Any] = []
+        for data, key in zip(chunk.records[name], chunk.keys, strict=True):
+            if is_kept and _are_frames(data, stored):
+                videos.append(data)
+                continue
+            parts: list[bytes] = []
+            total = 0
+            for frame in self._frames(data, key, name):
+                if are_files:
+                    parts.append(self.encoded(frame.transpose(2, 0, 1)))
+                elif frame.shape != stored.row_shape:
+                    raise _bad_shape(key, name, frame.shape, stored.row_shape)
+                else:
+                    parts.append(frame.tobytes())
+                total += len(parts[-1])
+                if total > MOST_BYTES:
+                    why = "its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size"
+                    raise _bad_video(key, name, why)
+            videos.append(sound_video.joined_files(parts) if are_files else b"".join(parts))
+        return videos
+
+    def _frames(self, data: Any, key: str, name: str) -> Iterator[np.ndarray]:
+        """Yield the prepared frames: uint8 [H, W, C]. DataError D260."""
+        field, channels = self.given[name], self.videos[name].shape[3] or 3
+        rate: Fraction | None = None
+        if self.frame_rate is not None:
+            rate = Fraction(str(self.frame_rate))
+        try:
+            if not _are_frames(data, field):
+                frames: Any = sound_video.video_frames(data, rate, self.max_pixels)
+            elif rate is not None:
+                raise sound_video.BadVideo("packed frames have no times: leave pack.frame_rate out")
+            else:
+                frames = sound_video.frames_of(data, field)
+            for frame in frames:
+                pixels = frame
+                if not isinstance(frame, np.ndarray):
+                    pixels = decoding.decode(frame, field.shape[3] or 3, self.max_pixels)
+                pixels = convert(pixels, channels)
+                yield self.scaled(pixels, pixels.shape[:2])
+        except (sound_video.BadVideo, sound_video.BadFrames, BadImage) as error:
+            raise _bad_video(key, name, error) from error
+
 
 def _bad(key: str, name: str, error: BadImage) -> DataError:
     return DataError(106, key, f"{name} is not a readable image ({error})", "correct or remove it")
@@ -372,131 +465,12 @@ def _bad_shape(key: str, name: str, shape: Sequence[int], first: Sequence[int | 
     return DataError(107, key, f"{name} is {sizes[0]}, the first {sizes[1]}", fix)
 
 
-@final
-class SoundRates:
-    """A pure, picklable change of sounds, which are decoded once to find damage.
-
-    ``rate`` is what all become, in Hz; None: all must have that of ``first``, whose number of
-    channels all need.
-    """
-
-    def __init__(self, names: Sequence[str], rate: int | None, first: Chunk) -> None:
-        self.names, self.rate = names, rate
-        data, where = first.records[names[0]][0], f"{first.keys[0]}: {names[0]}"
-        try:
-            self.first = checked_header(data)
-        except BadSound as error:
-            raise _bad_sound(where, error) from error
-        self.stored_rate = rate or self.first.rate  # in Hz
-
-    def __call__(self, chunk: Chunk) -> Records:
-        """Return the fields. DataError D181 for a file that is not readable, D180 for others."""
-        records: Records = {}
-        for name in self.names:
-            sounds: list[Any] = []
-            for data, key in zip(chunk.records[name], chunk.keys, strict=True):
-                where = f"{key}: {name}"
-                try:
-                    header = checked_header(data)
-                    if header.channels != self.first.channels:
-                        what = f"has {header.channels} channels, "
-                        what += f"the first has {self.first.channels}"
-                        raise DataError(180, where, what, "pack files with as many channels")
-                    if header.rate == self.stored_rate:
-                        sounds.append(data)
-                    elif self.rate is not None:
-                        sounds.append(np.frombuffer(resampled(data, self.rate), np.uint8))
-                    else:
-                        what = f"has {header.rate} samples per second, "
-                        what += f"the first has {self.first.rate}"
-                        raise DataError(180, where, what, f"add pack.rate={self.first.rate}")
-                except BadSound as error:
-                    raise _bad_sound(where, error) from error
-            records[name] = sounds
-        return records
-
-
-def _bad_sound(where: str, error: BadSound) -> DataError:
-    what = f"not a readable WAV or FLAC file ({error})"
-    return DataError(181, where, what, "correct or remove it")
-
-
-@final
-class VideoFrames:
-    """A pure, picklable change of videos, or of packed frames, into frames as ``images`` has them.
-
-    ``fields`` are those of the input.
-    """
-
-    def __init__(self, fields: Mapping[str, Field], images: Preparation) -> None:
-        self.given = fields
-        self.images = images
-        self.rate: Fraction | None = None
-        if images.frame_rate is not None:
-            self.rate = Fraction(str(images.frame_rate))
-        self.stored: dict[str, Field] = {}
-        for name, own in fields.items():
-            height, width = own.shape[1:3]
-            size: tuple[int | None, int | None] = (None, None)  # raw frames of files: not yet
-            if images.encode not in ("jpeg", "png") and height and width:
-                size = images.scaled_size((height, width))
-            channels = COLORS.get(images.color or "", own.shape[3])
-            self.stored[name] = replace(own, shape=(None, *size, channels))
-
-    def set_size(self, chunk: Chunk) -> None:
-        """Set the size of raw frames: that of the first ones in the chunk. DataError D260."""
-        for name, stored in self.stored.items():
-            first = next(self._frames(chunk.records[name][0], chunk.keys[0], name))
-            self.stored[name] = replace(stored, shape=(None, *first.shape))
-
-    def __call__(self, chunk: Chunk) -> Records:
-        """Return the fields. DataError D260 for a video that is not readable, D107 for a size."""
-        records: Records = {}
-        for name, stored in self.stored.items():
-            are_files = None in stored.shape[1:]
-            is_kept = self.given[name] == stored and (self.images.encode == "keep" or not are_files)
-            is_kept = is_kept and self.rate is None  # else ``_frames`` refuses packed frames
-            values: list[Any] = []
-            for data, key in zip(chunk.records[name], chunk.keys, strict=True):
-                if is_kept and _are_frames(data, stored):
-                    values.append(data)
-                    continue
-                parts: list[bytes] = []
-                total = 0
-                for frame in self._frames(data, key, name):
-                    if are_files:
-                        parts.append(self.images.encoded(frame.transpose(2, 0, 1)))
-                    elif frame.shape != stored.row_shape:
-                        raise _bad_shape(key, name, frame.shape, stored.row_shape)
-                    else:
-                        parts.append(frame.tobytes())
-                    total += len(parts[-1])
-                    if total > MOST_BYTES:
-                        why = "its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size"
-                        raise _bad_video(key, name, why)
-                values.append(sound_video.joined_files(parts) if are_files else b"".join(parts))
-            records[name] = values
-        return records
-
-    def _frames(self, data: Any, key: str, name: str) -> Iterator[np.ndarray]:
-        """Yield the prepared frames: uint8 [H, W, C]. DataError D260."""
-        field, channels = self.given[name], self.stored[name].shape[3] or 3
-        max_pixels = self.images.max_pixels
-        try:
-            if not _are_frames(data, field):
-                frames: Any = sound_video.video_frames(data, self.rate, max_pixels)
-            elif self.rate is not None:
-                raise sound_video.BadVideo("packed frames have no times: leave pack.frame_rate out")
-            else:
-                frames = sound_video.frames_of(data, field)
-            for frame in frames:
-                pixels = frame
-                if not isinstance(frame, np.ndarray):
-                    pixels = decoding.decode(frame, field.shape[3] or 3, max_pixels)
-                pixels = convert(pixels, channels)
-                yield self.images.scaled(pixels, pixels.shape[:2])
-        except (sound_video.BadVideo, sound_video.BadFrames, BadImage) as error:
-            raise _bad_video(key, name, error) from error
+def _sound_header(data: Any, where: str) -> SoundHeader:
+    try:
+        return checked_header(data)
+    except BadSound as error:
+        what = f"not a readable WAV or FLAC file ({error})"
+        raise DataError(181, where, what, "correct or remove it") from error
 
 
 def _are_frames(data: Any, field: Field) -> bool:
