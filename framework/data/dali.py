@@ -275,10 +275,7 @@ class DALISource(WorkerSource[BatchReader]):
         return tuple(arrays)
 
     def _explain(self, error: Exception, under_way: list[Tensor]) -> Exception:
-        """Return a DataError that names the record, which DALI does not.
-
-        It is the first record ``under_way`` that our own decoder refuses too.
-        """
+        """Return a DataError that names the record: the first that our own decoder refuses too."""
         words = " ".join(str(error).split())[:300]
         first = self.store.name(int(under_way[0][0]))
         if "dense" in words.lower() or "uniform" in words.lower():

@@ -158,7 +158,6 @@ class LoaderSource(Source):
         self.manifest = Manifest(num_records, fields, classes, source=f"batches of {self.title}")
 
     def _num_batches(self, given: int | None) -> int:
-        """Return the number of batches of an epoch. ConfigError C235 if unknown or too large."""
         loader = self.loader
         length: int | None = None
         with suppress(TypeError):  # of a DataLoader over a Dataset without a length
@@ -240,7 +239,6 @@ class LoaderSource(Source):
                 yield own[place : stop : self._num_parts]
 
     def _num_different(self, content: bytes) -> int:
-        """Return how many ranks differ in their ``content``."""
         digest = torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
         return len({bytes(own.tolist()) for own in self.context.gather(digest)})
 
@@ -418,7 +416,6 @@ class LoaderSource(Source):
             loader._iterator = None  # noqa: SLF001
 
     def _iterated(self, loader: Iterable[Any], epoch: int) -> Generator[Any]:
-        """Yield the batches of an epoch as they are. U100 or DataError D233 for an exception."""
         try:
             for part in self._knows_epoch:
                 part.set_epoch(epoch)

@@ -522,7 +522,6 @@ def is_number(dtype: "np.dtype[Any]") -> bool:
 
 
 def _native(value: Any, dtype: "np.dtype[Any] | None" = None) -> Tensor:
-    """Return an array as a tensor, which shares its memory if possible."""
     if isinstance(value, Tensor):
         return value
     dtype = (dtype or value.dtype).newbyteorder("=")

@@ -328,7 +328,6 @@ class LabelMap:
         return {**batch, LABEL: mapped(labels, self._renumbered)}
 
     def _renumbered(self, labels: Tensor) -> Tensor:
-        """Return the new labels, as int64 if the new numbers do not fit the old type."""
         table = torch.tensor(self._numbers, device=labels.device)
         old = labels.long()
         is_class = (old >= 0) & (old < len(table))

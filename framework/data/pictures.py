@@ -224,7 +224,6 @@ class Pictures:
     def _fill(
         self, opened: Opened, windows: Tensor, part: Slice, results: Any, interleaved: bool = False
     ) -> None:
-        """Cut and scale images into arrays, and add what each took to ``part.seconds``."""
         places, seconds = windows.numpy(), np.asarray(part.seconds)
         antialias, are_labels = self._transform.antialias, opened.field.kind == "labels"
         rest: Sequence[int] = range(len(places))

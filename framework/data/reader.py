@@ -335,7 +335,6 @@ class BatchReader(Reader):
     def _by_function(
         self, function: RecordFunction, records: Records, request: Request, part: Slice
     ) -> Batch:
-        """Return what a function makes of images or arrays: [B, C, h, w], or a list of B."""
         given: dict[str, Iterator[np.ndarray]] = {}
         for name, own in self.cut.items():
             if name in self.arrays:

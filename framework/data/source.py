@@ -400,7 +400,6 @@ class LiveTuning:
         return now + LOOK_S
 
     def _counters(self) -> dict[str, float]:
-        """Return sums that only grow, but for those of children that have ended."""
         waits, queue = self._waits, self._queue
         own_s = time.process_time() + sum(host.process_cpu_s(pid) or 0.0 for pid in _children())
         wait_s = waits.wait_s - waits.start_s  # nothing is ready for an epoch's first batch

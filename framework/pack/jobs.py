@@ -123,8 +123,7 @@ class ProcessPool:
 
 
 def _serve(do: Work, rows: np.ndarray, parent: int) -> None:
-    """Prepare a worker process. Its parent alone decides what Ctrl-C and SIGTERM mean."""
-    set_all(signal.SIG_IGN)
+    set_all(signal.SIG_IGN)  # the parent alone decides what Ctrl-C and SIGTERM mean
     keep_freed_memory()
     # A fork would wait for OpenMP threads that it does not have; and processes are the parallelism.
     torch.set_num_threads(1)
@@ -198,7 +197,6 @@ def item_error(error: DataError, source: RecordInput, item: int, key: str) -> Da
 
 
 def chunk_bytes(chunk: Chunk) -> int:
-    """Return the bytes of all records."""
     total = 0
     for values in chunk.records.values():
         arrays = [values] if isinstance(values, np.ndarray) else values
@@ -207,10 +205,7 @@ def chunk_bytes(chunk: Chunk) -> int:
 
 
 def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
-    """Write and note a job, once more if the files of an item change meanwhile.
-
-    DataError for a bad item, unless bad items are left out; D153 for one that keeps changing.
-    """
+    """Write and note a job, once more if an item's files change meanwhile, else D153."""
     source = work.packing.source
     items = work.plan.items(number)
     changed: list[str] = []
@@ -248,7 +243,6 @@ def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
 
 
 def hash_of(items: Sequence[ItemStamp]) -> str:
-    """Return the stamps of a job's items as one SHA-256, in hexadecimal."""
     return hashlib.sha256(repr(items).encode()).hexdigest()
 
 
@@ -261,7 +255,6 @@ def file_sha256(path: Path) -> str:
 def _write(
     work: PackWork, number: int, stamp: str, row: Row, tell: Tell
 ) -> tuple[JobResult, np.ndarray]:
-    """Write a job's file. Return the result, and the checksums: uint32 [num_records]."""
     bad: list[packings.BadItem] = []
     held: list[Chunk] | None = []
     keys: Sequence[str] | None = None  # as long as they are consecutive numbers
@@ -359,10 +352,7 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
 def _read(
     work: PackWork, number: int, bad: list[packings.BadItem], row: Row
 ) -> Iterator[tuple[int, Chunk]]:
-    """Yield the number of items of each block, and their records.
-
-    The items of a block with a bad one are read alone; a bad one is raised, or added to ``bad``.
-    """
+    """Yield the number of items of each block, and their records. Bad items are raised or noted."""
     source = work.packing.source
     items = work.plan.items(number)
     size = work.plan.items_per_block
@@ -392,10 +382,7 @@ def _read(
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
-    """Return prepared records.
-
-    DataError D151 for an array unlike the manifest's, D243 for a key without a split.
-    """
+    """Return prepared records. D151 for an array unlike the manifest's, D243 for a key's split."""
     source, split = work.packing.source, work.packing.split
     chunk = prepared(source, work.packing.prepare, start, stop)
     if split is not None and split.field is None:

@@ -224,7 +224,6 @@ class MarkedInput(contract.InputTraits):
         return decode_labels(value, self.max_pixels, deepest=8 if self.values is None else 16)
 
     def _mapped(self, numbers: np.ndarray, where: str) -> np.ndarray:
-        """Return the numbers as uint8, mapped by ``values``."""
         present = np.unique(numbers).tolist()
         possible, fault = range(256), "not within 0..255"
         fix = "map its values with input.values"
@@ -265,7 +264,6 @@ def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
 
 
 def _looks_like_labels(data: bytes) -> bool:
-    """Return whether a file is a PNG with a palette, or with few gray values."""
     with suppress(BadImage):
         labels_header(data)
         if data[25] == decoding.PALETTE:

@@ -156,8 +156,8 @@ class _Run:
     def _begin(self, on_note: Callable[[str], None]) -> packings.PackPlan:
         """Return the journal's plan if the same command has begun; else begin a new journal.
 
-        Parts share their jobs even if nobody can tell whether the user's code is the same.
-        ResourceError R154 if another command has begun, and its parts may be running.
+        Parts share their jobs even if nobody can tell whether the user's code is the same. R154 if
+        another command has begun, whose parts may be running.
         """
         packing, begun, code = self.packing, self.journal.begun(), code_of(self.packing.source)
         split: list[Any] | None = None
@@ -238,7 +238,6 @@ class _Run:
                 return self._finish(workers)
 
     def _do(self, workers: ProcessPool, tasks: Iterable[Any]) -> None:
-        """Do jobs, or joinings. ResourceError R153 if a process is killed."""
         try:
             for _ in workers.run(tasks):
                 pass
@@ -309,7 +308,6 @@ class _Run:
         return Packed(manifest, num_bytes, resumed, bad=bad, splits=splits)
 
     def _check_space(self, plan: packings.PackPlan, num_jobs: int) -> None:
-        """Raise ResourceError R151 if there is not enough space, before anything is written."""
         copied = 0
         if self.packing.one_file and (plan.num_jobs > 1 or self.packing.split is not None):
             copied = plan.num_items  # the joined file, beside those of the jobs
@@ -326,7 +324,6 @@ class _Run:
 
 
 def _manifest(packing: Packing) -> Manifest:
-    """Return the manifest of the prepared records. Counts are not known yet."""
     source = packing.source.manifest
     fields, options = source.fields, dict(source.options)
     if packing.prepare is not None:
@@ -366,10 +363,7 @@ class Joining(NamedTuple):
 def split_tasks(
     rule: packings.SplitRule, manifest: Manifest, results: Sequence[JobResult], journal: Journal
 ) -> dict[str, Joining]:
-    """Return the task that makes the store of each split, once all records are known.
-
-    ConfigError C244 if a split has no record.
-    """
+    """Return the task that makes the store of each split. C244 if a split has no record."""
     hashes: list[np.ndarray] = []
     labels: list[np.ndarray] = []
     for job in results:
@@ -409,15 +403,15 @@ def split_tasks(
 
 
 def _do_task(work: jobs.PackWork, task: Any, row: Row, tell: Tell) -> Any:
-    """Do a job or a joining. ResourceError R101 for any error of the operating system."""
     try:
         if isinstance(task, Joining):
             return _join(task, work.journal, work.packing.make_writer, row, tell)
         return jobs.do_job(work, task, row, tell)
     except (OSError, ResourceError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        is_of_writer = isinstance(error, OSError) or error.args[0] == 101
-        if not is_of_writer or not isinstance(cause, OSError) or cause.errno is None:
+        cause: BaseException | None = error
+        if isinstance(error, ResourceError) and error.args[0] == 101:
+            cause = error.__cause__
+        if not isinstance(cause, OSError) or cause.errno is None:
             raise
         fix = "choose another place"
         if cause.errno in durable.FULL:
@@ -429,10 +423,7 @@ def _do_task(work: jobs.PackWork, task: Any, row: Row, tell: Tell) -> Any:
 def _join(
     task: Joining, journal: Journal, make_writer: packings.MakeWriter, row: Row, tell: Tell
 ) -> None:
-    """Stream the jobs' files into one, in order, and compare every record with its checksum.
-
-    DataError D155 for a file that was damaged meanwhile; its job is done again.
-    """
+    """Stream the jobs' files into one, in order. D155 for a damaged one, whose job is done again."""
     if task.target.is_dir():
         shutil.rmtree(task.target)
 
@@ -470,7 +461,6 @@ def records_at_once(num_records: int, num_bytes: int, numbered: bool) -> int:
 
 
 def _put_folder(manifest: Manifest, results: list[JobResult], journal: Journal, path: Path) -> None:
-    """Move the folder of the jobs' files to ``path``, once its manifest is complete."""
     shards = [
         Shard(
             journal.file(job.number).name, job.num_records, job.size_bytes, job.sha256, job.digest

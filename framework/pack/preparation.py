@@ -1,8 +1,7 @@
 """The preparation of records for a store.
 
-Images are checked, turned upright, scaled and encoded, and decoded by the one rule of
-``framework.media.decode``. Sounds get one rate and one number of channels. Each frame of a video is
-prepared as an image.
+Images, also frames of videos, are checked, turned upright, scaled and encoded, and decoded by the
+one rule of ``framework.media.decode``. Sounds get one rate and one number of channels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -210,7 +209,6 @@ class Preparation:
         return Field(dtype, (channels, *shape), kind=kind)
 
     def _video_field(self, field: Field) -> Field:
-        """Return the prepared field, without height and width if frames become or stay files."""
         _, height, width, channels = field.shape
         size: tuple[int | None, int | None] = (None, None)
         if self.encode not in ("jpeg", "png") and height and width:
@@ -218,7 +216,6 @@ class Preparation:
         return replace(field, shape=(None, *size, COLORS.get(self.color or "", channels)))
 
     def _first(self, source: RecordInput, measure: Callable[[Chunk], T]) -> T:
-        """Return what ``measure`` gives for the first readable record."""
         errors: list[DataError] = []
         for item in range(min(source.manifest.num_records, TRIES)):
             try:
@@ -347,7 +344,6 @@ class Preparation:
         return self.scaled(image, full_size or image.shape[:2], is_map)
 
     def _window(self, size: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of what is kept of an image of this size."""
         if self.size is None:
             return 0, 0, size[0], size[1]
         windows = centered(torch.tensor([size[:2]]), (self.size[0], self.size[1]))
@@ -385,10 +381,7 @@ class Preparation:
         return deep.round().clamp(0, 65535).numpy().astype(np.uint16)
 
     def _sounds(self, chunk: Chunk, name: str) -> list[Any]:
-        """Return all sounds of a field, which are decoded to find damage.
-
-        DataError D181 for a file that is not readable, D180 for another rate or number of channels.
-        """
+        """Return all sounds of a field, decoded to find damage. DataError D180, D181."""
         sounds: list[Any] = []
         for data, key in zip(chunk.records[name], chunk.keys, strict=True):
             where = f"{key}: {name}"
@@ -474,7 +467,6 @@ def _sound_header(data: Any, where: str) -> SoundHeader:
 
 
 def _are_frames(data: Any, field: Field) -> bool:
-    """Return whether a value holds frames already, and is no video file."""
     return None not in field.shape[1:] or sound_video.holds_files(data)
 
 

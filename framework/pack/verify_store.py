@@ -1,8 +1,4 @@
-"""The check of a store: is it what was packed?
-
-Every record is compared with its CRC32, every file of a folder with its SHA-256, and all records
-with the digest.
-"""
+"""The check of a store: records by their CRC32, a folder's files by SHA-256, all by the digest."""
 
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -37,8 +33,7 @@ class Verified(NamedTuple):
 def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     """Read all of the store at ``path`` with ``num_workers`` processes; 0: with this one.
 
-    Memory does not grow with the store, except for 4 bytes a record. ResourceError R153 if a
-    process is killed.
+    Memory grows by 4 bytes a record. ResourceError R153 if a process is killed.
     """
     try:
         store = open_store(path)
@@ -79,7 +74,6 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
 
 
 def _check(store: RecordStore, path: str, task: Any, row: Row, tell: Tell) -> Any:
-    """Check a range of records, or a file, in any process."""
     if not isinstance(task, Shard):
         return _check_records(store, torch.arange(task.start, task.stop))
     file = Path(path) / task.name

@@ -132,7 +132,6 @@ def remove_leftovers(path: Path) -> list[str]:
 
 
 def _is_left(name: str) -> bool:
-    """Return whether a name is temporary and belongs to a dead process of this host."""
     head, *ends = name.rsplit(".", 2)
     if ".tmp." not in head or len(ends) != 2 or not ends[0].isdecimal():
         return False

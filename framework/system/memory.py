@@ -226,7 +226,6 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def _check(code: int, where: str) -> None:
-    """Raise CopyEngineError, with the driver's word for the code, unless it is 0."""
     if code:
         name = ctypes.c_char_p()
         _driver().cuGetErrorName(code, ctypes.byref(name))
@@ -235,7 +234,6 @@ def _check(code: int, where: str) -> None:
 
 @cache
 def _driver() -> Any:
-    """Return NVIDIA's driver. CopyEngineError if it is not there, or too old."""
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError as error:

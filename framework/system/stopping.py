@@ -250,7 +250,6 @@ def has_ended(pid: int) -> bool:
 
 
 def _end_children() -> None:
-    """End all descendants of this process. Linux only."""
     asked = list(_graceful)
     for pid in asked:
         with suppress(ProcessLookupError, PermissionError):

@@ -81,7 +81,6 @@ def raise_if_user_error(
 
 
 def _source_of(error: BaseException, packages: Sequence[str]) -> tuple[BaseException, Place] | None:
-    """Return ``error``, or an error that caused it, and the user's line that raised it."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -137,7 +136,6 @@ def _is_library(file: str) -> bool:
 
 
 def _shortest(file: str) -> str:
-    """Return the path relative to the working directory if the file lies below it."""
     relative = os.path.relpath(file)
     if relative.startswith(os.pardir):
         return os.path.abspath(file)
@@ -258,7 +256,6 @@ def _with_parents(name: str) -> Iterator[str]:
 
 
 def _file_of(name: str) -> str | None:
-    """Return the file of a module, which is not imported; None if it has no file."""
     file: str | None = None
     if name in sys.modules:
         file = vars(sys.modules[name]).get("__file__")
