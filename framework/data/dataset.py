@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, default_collate
 
+from framework import errors
 from framework.contracts.batch import Batch, leaves
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Field, Manifest, Ragged
@@ -32,15 +33,7 @@ from framework.data.fields import LENGTH, collated
 from framework.data.reader import LEAST_S, Reader, Request, Usual, Work, plain
 from framework.data.source import WorkerSource, make_order
 from framework.data.workers import Workers
-from framework.errors import (
-    ConfigError,
-    DataError,
-    PacelineError,
-    UserRecordError,
-    lacks_memory,
-    memory_error,
-    words_of,
-)
+from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.measure.clock import Stopwatch
 from framework.order.draws import record_seeds
 from framework.system import rng
@@ -453,8 +446,8 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
         try:
             batch |= join(field, values, name, form.way)
         except MISFITS as error:
-            if lacks_memory(error):
-                raise memory_error(error) from error
+            if errors.lacks_memory(error):
+                raise errors.memory_error(error) from error
             what = f"{field} cannot be stacked ({words_of(error)})"
             fix = "return numbers that torch has, or give data.collate=mine.collate"
             raise DataError(232, name(0), what, fix) from error

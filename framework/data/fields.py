@@ -13,17 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from framework.contracts import records as contract
 from framework.contracts.batch import Batch, mapped
 from framework.contracts.data import Content, Source, SourceContext, TakesArrays, Transform
-from framework.contracts.records import (
-    CARRIED,
-    LABEL,
-    Field,
-    Manifest,
-    Ragged,
-    RecordStore,
-    is_numbered,
-)
+from framework.contracts.records import LABEL, Field, Manifest, Ragged, RecordStore
 from framework.errors import ConfigError, DataError, listed
 from framework.media.scale import moved_boxes, moved_points
 from framework.media.sound_video import BadSound, read_sound, sound_header
@@ -168,7 +161,7 @@ def samples_of(
 
 def length_name(name: str, field: Field, way: str) -> str | None:
     """Return the name of the field that a ragged field adds to a batch, or None."""
-    is_padded = field.encoding == "ragged" and field.kind not in CARRIED
+    is_padded = field.encoding == "ragged" and field.kind not in contract.CARRIED
     return f"{name}{LENGTH}" if is_padded and way == "pad" else None
 
 
@@ -245,7 +238,7 @@ def agree_on_classes(train: Manifest, val: Manifest, where: str = "data.val") ->
     label = val.fields.get(LABEL)
     if names == list(known) or not names or not known or label is None:
         return None
-    are_numbers = is_numbered(names) and is_numbered(train.classes)
+    are_numbers = contract.is_numbered(names) and contract.is_numbered(train.classes)
     if are_numbers or np.dtype(label.dtype).kind not in "biu":
         return None
     counts = list(val.class_counts) or [1] * len(names)
