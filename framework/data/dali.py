@@ -1,9 +1,8 @@
 """DALI as a Source: ``external_source`` feeds its pipeline the records of a store in our order.
 
-Raw fields pass through the pipeline, and ragged ones bypass it. DALI's operators decode, cut and
-scale image fields, on the GPU (``mixed``) if there is one. Label maps are cut by our own reader,
-since DALI has no decoder that keeps the indices of a palette. The pipeline runs without DALI's
-iterator classes, whose policies drop or repeat the partial last batch.
+Raw fields pass through the pipeline, and ragged ones bypass it. DALI decodes, cuts and scales images,
+on the GPU (``mixed``) if there is one. Our own reader cuts label maps, since no decoder of DALI keeps
+the indices of a palette. DALI's iterator classes would drop or repeat the partial last batch.
 """
 
 from collections import deque
@@ -138,8 +137,7 @@ class DALISource(WorkerSource[BatchReader]):
                 break
             except Exception as error:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
-                under_way = [indices for indices, _ in self._under_way]
-                raise self._explain(error, under_way) from error
+                raise self._explain(error, [indices for indices, _ in self._under_way]) from error
             indices, _ = self._under_way.popleft()
             batch: Batch = dict(zip(self._names, tensors, strict=True))
             for name, waiting in self._turns.items():
@@ -174,8 +172,7 @@ class DALISource(WorkerSource[BatchReader]):
     def _copies(self, outputs: Any) -> list[Tensor]:
         """Return copies of DALI's outputs, whose memory DALI reuses once they are dropped.
 
-        On a GPU the copies have a stream of their own. Its end is soon there, while that of the
-        consumer's stream is behind all the steps that are queued.
+        On a GPU they have a stream of their own, since the consumer's is behind all queued steps.
         """
         if self._stream is None:
             return [torch.from_dlpack(output.as_tensor()).clone() for output in outputs]

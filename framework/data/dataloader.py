@@ -145,10 +145,9 @@ class LoaderSource(Source):
             sampled *= order.world_size
         step_size = size * order.accumulate
         if context.training and order.batch_size not in (0, step_size):
-            where = f"batch_size = {order.batch_size}, data = dataloader"
             what = f"a step takes {step_size} records of {self.title}"
             fix = "leave it out, set accumulate, or give the DataLoader another batch_size"
-            raise ConfigError(174, where, what, fix)
+            raise ConfigError(174, f"batch_size = {order.batch_size}, data = dataloader", what, fix)
         num_records = self.num_batches * size
         if num_records - size < sampled:  # the last batch may be short
             num_records = min(num_records, sampled)
@@ -250,10 +249,9 @@ class LoaderSource(Source):
     def _check_shards(self, order: Order) -> None:
         """Check that ranks have different batches, and as many. C237 if not, C174 if virtual."""
         if order.virtual_ranks is not None:
-            where = f"parallel.virtual_ranks, {self._place}"
             what = "they cut every batch, and batches without a sampler come whole"
             fix = "give torch's DataLoader over a Dataset with __getitem__, or choose parallel=ddp"
-            raise ConfigError(174, where, what, fix)
+            raise ConfigError(174, f"parallel.virtual_ranks, {self._place}", what, fix)
         content = b""
         for name, value in self._head[0].batch.items():
             if name == "index":  # differs over the ranks, whatever they get

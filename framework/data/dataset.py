@@ -302,9 +302,8 @@ def refuse_transform(context: SourceContext) -> None:
     transform = context.transform
     changes = transform.size is not None or transform.num_draws or transform.scales
     if changes or transform.function is not None:
-        what = "a Dataset of your own makes its own changes"
         fix = "set transform=none, and change the items there, or pack them with input=dataset"
-        raise ConfigError(174, "transform", what, fix)
+        raise ConfigError(174, "transform", "a Dataset of your own makes its own changes", fix)
 
 
 def checked(data: Any, where: str, fix: str) -> Any:

@@ -66,22 +66,19 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
         where = f"collate = {context.collate}"
         raise ConfigError(199, where, "must be pad, nested or list", "choose one of them")
     if transform.scales:
-        what = "leaves images of several sizes"
         fix = "make it a part of transform=compose, with a crop behind it"
-        raise ConfigError(199, "transform", what, fix)
+        raise ConfigError(199, "transform", "leaves images of several sizes", fix)
     for name, field in fields:
         added = length_name(name, field, context.collate)
         if added in manifest.fields:
             what = f"the lengths of {name} would replace the field {added}"
-            fix = "rename the field, or set collate=list"
-            raise ConfigError(199, "collate = pad", what, fix)
+            raise ConfigError(199, "collate = pad", what, "rename the field, or set collate=list")
     if videos and function is not None:
         what = f"a function changes images, and cannot change {videos}"
         raise ConfigError(262, "transform", what, "choose a transform without a function")
     if videos and not transform.num_frames:
-        what = f"does not say which frames of {videos} to take"
         fix = "choose transform=video_window, or make it a part of transform=compose"
-        raise ConfigError(262, "transform", what, fix)
+        raise ConfigError(262, "transform", f"does not say which frames of {videos} to take", fix)
     resizes = transform.size is not None or transform.num_draws > 0
     cut = cut_fields(manifest, transform)
     wanted = ""  # what the transform changes if the data has nothing of that kind
@@ -101,9 +98,8 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
                 fix = "choose transform=none and an augment=, or pack images of 8 bits"
         raise ConfigError(199, "transform", what, fix)
     if moving and function is not None:
-        what = f"a function cannot move {moving}"
         fix = "choose a transform without a function, or pack without these fields"
-        raise ConfigError(199, "transform", what, fix)
+        raise ConfigError(199, "transform", f"a function cannot move {moving}", fix)
 
 
 def moved(field: Field, values: Any, windows: Tensor, size: tuple[int, int] | None) -> Any:

@@ -394,8 +394,7 @@ def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
         if len(bad) > 1:
             more = f", and {len(bad) - 1} more of its batch"
         what = f"its bytes are not what was packed (CRC32 differs{more})"
-        fix = "'paceline verify' lists all; pack it again"
-        raise DataError(119, store.name(bad[0]), what, fix)
+        raise DataError(119, store.name(bad[0]), what, "'paceline verify' lists all; pack it again")
 
 
 @final

@@ -54,9 +54,8 @@ class Workers:
     """Workers that run a reader.
 
     Threads share the work on each batch, since decoding releases Python's lock. Processes read
-    whole batches, which suits transforms that hold the lock. They start at the first ``map``, and
-    live until ``close`` or the end of the program. While one ``map`` is in use, another starts its
-    own processes.
+    whole batches, which suits transforms that hold the lock. They live from the first ``map`` until
+    ``close`` or the end of the program. While one ``map`` is in use, another starts its own.
 
     Args:
         num: The number of workers; 0: the calling thread reads. As an attribute, after ``change``.
@@ -259,10 +258,9 @@ class Workers:
                 raise self._too_late() from error
             # A store that is truncated while it is mapped kills the process that reads it.
             self.read.check()
-            where = f"workers.num = {num}"
             what = f"a worker process was lost ({how})"
             fix = "look at memory and /dev/shm, or set workers.kind=thread"
-            raise ResourceError(102, where, what, fix) from error
+            raise ResourceError(102, f"workers.num = {num}", what, fix) from error
 
     def _results(self, loader: Any) -> Generator[Timed]:
         self._since = time.monotonic()

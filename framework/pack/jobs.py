@@ -1,7 +1,7 @@
 """Jobs: ranges of items, each of which becomes one file of records, and processes that do them.
 
-The input and the preparation alone decide how many items a job has. Workers, memory and time never
-do, so that any number of processes or machines make the same files.
+The input and the preparation alone decide them, so that any number of processes or machines make the
+same files.
 """
 
 import hashlib

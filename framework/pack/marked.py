@@ -214,8 +214,7 @@ class MarkedInput(contract.InputTraits):
             for name in self.labels:
                 if name in sizes and all(sizes[image] != sizes[name] for image in images):
                     what = f"{name} has {sizes[name]} pixels, {images[0]} {sizes[images[0]]}"
-                    fix = "give an image and its label map of one size"
-                    raise DataError(172, key, what, fix)
+                    raise DataError(172, key, what, "give an image and its label map of one size")
         return Chunk(records, chunk.keys)
 
     def _numbers(self, value: Any) -> np.ndarray:
@@ -232,8 +231,7 @@ class MarkedInput(contract.InputTraits):
             fix = "add it to input.values"
         if unknown := [str(int(number)) for number in present if number not in possible]:
             more = ", ..." if len(unknown) > 10 else ""
-            what = f"holds {', '.join(unknown[:10])}{more}, {fault}"
-            raise DataError(170, where, what, fix)
+            raise DataError(170, where, f"holds {', '.join(unknown[:10])}{more}, {fault}", fix)
         if self.values is None:
             return numbers.astype(np.uint8)
         places = np.searchsorted(np.array(present), numbers)

@@ -104,9 +104,8 @@ def check_place(path: Path) -> None:
         except DataError as error:
             is_ours = error.args[0] in DAMAGED
     if not is_ours:
-        fix = "choose another output.path, or remove it"
         what = "is there already, and is not recognizable as a store of ours"
-        raise DataError(115, str(path), what, fix)
+        raise DataError(115, str(path), what, "choose another output.path, or remove it")
 
 
 def _locked(
@@ -343,9 +342,8 @@ def _manifest(packing: Packing) -> Manifest:
         are_numbered = np.dtype(label.dtype).kind in "biu"
         are_numbered = are_numbered and label.shape in (*ONE_PER_RECORD, (None,))
     if source.classes and not are_numbered:
-        where = f"input.classes = {source.classes[0]}, ..."
         fix = "leave it out, or give a whole number per record as label"
-        raise ConfigError(161, where, what, fix)
+        raise ConfigError(161, f"input.classes = {source.classes[0]}, ...", what, fix)
     if packing.split is not None:
         packing.split.check_fields(fields)
     return replace(source, fields=fields, options=options, class_counts=(), statistics={})

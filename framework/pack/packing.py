@@ -253,9 +253,8 @@ class Packing:
             raise ConfigError(151, where, "is not a share of the work", fix)
         if self.split is not None and (self.make_part is not None or not self.one_file):
             where = f"pack.split = {self.split.words}, pack.one_file = {self.one_file}"
-            what = "each split must be one file of records"
             fix = "choose output=hdf5 or lmdb, and leave pack.one_file out"
-            raise ConfigError(245, where, what, fix)
+            raise ConfigError(245, where, "each split must be one file of records", fix)
 
     @property
     def paths(self) -> dict[str, str]:

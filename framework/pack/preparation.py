@@ -6,6 +6,7 @@ one rule of ``framework.media.decode``. Sounds get one rate and one number of ch
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 from fractions import Fraction
 from itertools import combinations
 from typing import Any, TypeVar, final
@@ -29,12 +30,6 @@ T = TypeVar("T")
 ENCODINGS = ("keep", "jpeg", "png", "raw")
 COLORS = {"rgb": 3, "gray": 1}
 QUALITY = 90  # the default in conf/pack.yaml; any other value needs encode=jpeg
-# Options and their defaults, as the manifest names them.
-USUAL = {
-    **dict.fromkeys(("resize", "max_side", "size", "color", "bit_depth", "rate", "frame_rate")),
-    "layout": "chw",
-    "max_pixels": MAX_PIXELS,
-}
 TRIES = 100  # items that are tried until one can be read
 MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
 
@@ -56,10 +51,10 @@ class Preparation:
     quality: int | None = None  # of JPEGs, 1 to 100
     color: str | None = None  # rgb, gray, or None for that of the input
     bit_depth: int | None = None  # of images of 16 bits: 8 or 16; None refuses them
-    max_pixels: int = MAX_PIXELS  # of an image, according to its header
     rate: int | None = None  # of sounds, in Hz; None: all must have one rate
     frame_rate: float | None = None  # of videos, per second; None: all frames
     layout: str = "chw"  # of arrays; hwc is faster to cut and scale in training
+    max_pixels: int = MAX_PIXELS  # of an image, according to its header
 
     def __post_init__(self) -> None:
         size = self.size
@@ -113,10 +108,10 @@ class Preparation:
     def options(self) -> dict[str, Any]:
         """What was asked for, for the manifest."""
         options: dict[str, Any] = {"encode": self.encode}
-        for name, usual in USUAL.items():
-            value: Any = getattr(self, name)
-            if value != usual:
-                options[name] = list(value) if name == "size" else value
+        for own in dataclass_fields(self):
+            value: Any = getattr(self, own.name)
+            if own.name not in ("encode", "quality") and value != own.default:
+                options[own.name] = list(value) if own.name == "size" else value
         if self.encode == "jpeg":
             options["quality"] = self.quality or QUALITY
         if self.first_sound is not None:

@@ -1,7 +1,7 @@
 """Publish files atomically and durably, and lock them.
 
-A file is written under a temporary name, synced and renamed, and then its directory is synced. So
-readers see the old file or the new one, also after a crash or on a full disk.
+A file is written under a temporary name, synced and renamed, and its directory synced: readers see
+the old file or the new one, also after a crash or on a full disk.
 """
 
 import ctypes

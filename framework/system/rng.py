@@ -5,9 +5,8 @@ Dropout and users' code use the generators; ``framework.order`` does not.
 
 import os
 import random
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -77,20 +76,16 @@ def kept_generators(device: torch.device) -> Generator[None, None, None]:
 @contextmanager
 def kept_own_generators(owner: object) -> Generator[None, None, None]:
     """Restore the generators that an object has, or the objects inside it, after the block."""
-    restore: list[Callable[[], object]] = []
-    for generator in _generators_in(owner, _DEPTH):
-        if isinstance(generator, np.random.Generator):
-            bits = generator.bit_generator
-            restore.append(partial(setattr, bits, "state", bits.state))
-        elif isinstance(generator, random.Random):
-            restore.append(partial(generator.setstate, generator.getstate()))
-        else:
-            restore.append(partial(generator.set_state, generator.get_state()))
-    try:
+    with ExitStack() as restore:
+        for generator in _generators_in(owner, _DEPTH):
+            if isinstance(generator, np.random.Generator):
+                bits = generator.bit_generator
+                restore.callback(setattr, bits, "state", bits.state)
+            elif isinstance(generator, random.Random):
+                restore.callback(generator.setstate, generator.getstate())
+            else:
+                restore.callback(generator.set_state, generator.get_state())
         yield
-    finally:
-        for action in restore:
-            action()
 
 
 def _generators_in(owner: object, depth: int) -> Iterator[Any]:

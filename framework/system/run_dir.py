@@ -1,9 +1,8 @@
 """The files of a run directory: their names, how they are read, and what they never hold.
 
-A run directory may be half written, damaged, or come from somebody else: ``check_entry`` comes
-first, and no file is read that is a pipe, or larger than a run writes. What ``${oc.env:NAME}``
-stands for may be a secret: whoever reads it calls ``note``, and whoever writes a file of a run or
-sends a part of it calls ``redacted``.
+A directory may be half written, damaged, or come from somebody else: ``check_entry`` comes first.
+Whoever reads what ``${oc.env:NAME}`` stands for, perhaps a secret, calls ``note``, and whoever writes
+a file of a run or sends a part of it calls ``redacted``.
 """
 
 import glob

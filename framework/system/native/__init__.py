@@ -2,9 +2,9 @@
 
 Every caller also works without the C functions, and gets the same numbers.
 
-The threads of a step spin between two operators: for milliseconds as long as all OpenMP teams have
-no more threads than there are cores, else for microseconds (``do_spin`` in GCC's
-``config/linux/wait.h``). Spinning takes the cores from threads that decode beside the step.
+The threads of a step spin between two operators, which takes the cores from threads that decode:
+for milliseconds as long as all OpenMP teams have no more threads than there are cores, else for
+microseconds (``do_spin`` in GCC's ``config/linux/wait.h``).
 """
 
 import ctypes
