@@ -247,8 +247,7 @@ class DALISource(WorkerSource[BatchReader]):
         for name in self._names:
             values = records[name]
             if name in self._maps:
-                seconds = nothing_yet(len(indices))
-                part = Slice(indices, indices, numbers, Stopwatch(), seconds, {})
+                part = Slice(indices, indices, numbers, Stopwatch(), nothing_yet(len(indices)), {})
                 values = self.read.pictures.stacked(name, fields[name], values, part)
             elif not isinstance(values, Tensor):
                 arrays.append([np.frombuffer(value, np.uint8) for value in values])
@@ -264,8 +263,7 @@ class DALISource(WorkerSource[BatchReader]):
             if transform.turns:
                 # ``_run`` exchanges rows and columns last, and so the sides that are flipped
                 turned = flips[:, 2]
-                exchanged = flips[:, [1, 0]]
-                flips = torch.where(turned.unsqueeze(1), exchanged, flips[:, :2])
+                flips = torch.where(turned.unsqueeze(1), flips[:, [1, 0]], flips[:, :2])
                 self._turns.setdefault(name, deque()).append(turned)
             arrays += [windows[:, :2].int().numpy(), windows[:, 2:4].int().numpy()]
             arrays += [flip.int().numpy() for flip in flips[:, :2].unbind(1)]

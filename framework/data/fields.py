@@ -107,8 +107,7 @@ def moved(field: Field, values: Any, windows: Tensor, size: tuple[int, int] | No
     rows, counts = values, torch.ones(len(windows), dtype=torch.int64)
     if isinstance(values, Ragged):
         rows, counts = values
-    width = field.shape[-1] or 0
-    flat = rows.reshape(-1, width)
+    flat = rows.reshape(-1, field.shape[-1] or 0)
     per_row = flat.shape[0] // max(1, len(rows))  # points of a row
     windows = windows.repeat_interleave(counts * per_row, dim=0)
     move = moved_boxes if field.kind == "boxes" else moved_points

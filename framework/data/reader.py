@@ -371,8 +371,7 @@ class BatchReader(Reader):
                     lists[name].append(torch.from_numpy(out))
                 else:
                     if name not in stacked:
-                        shape = (len(part.indices), *planes.shape)
-                        stacked[name] = np.empty(shape, planes.dtype)
+                        stacked[name] = np.empty((len(part.indices), *planes.shape), planes.dtype)
                     out = stacked[name][place]
                     if planes.shape != out.shape:
                         uneven = "the function made", planes.shape, out.shape, ONE_SIZE

@@ -174,8 +174,7 @@ class WorkerSource(Source, Generic[R]):
         return self.workers.ledger.slow_batches
 
     def slow_records(self) -> SlowRecords | None:
-        read_s = sum(self.workers.stages.sums_s.values())
-        return self.workers.ledger.report(read_s, self.read.name)
+        return self.workers.ledger.report(sum(self.workers.stages.sums_s.values()), self.read.name)
 
     def close(self) -> None:
         self.workers.close()

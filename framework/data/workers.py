@@ -483,8 +483,7 @@ def _shared(batch: Batch) -> Batch:
         parts = iter(torch.empty(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
 
         def moved(tensor: Tensor) -> Tensor:
-            part = next(parts)[: tensor.nbytes]
-            return part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+            return next(parts)[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
         return {**batch, **mapped(nests, moved)}
     except (RuntimeError, OSError) as error:

@@ -79,8 +79,7 @@ class ProcessPool:
     ) -> None:
         self._do, self._tell = do, lambda: tell(self)
         self._most = 2 * num_workers  # tasks that are handed over
-        memory = mmap.mmap(-1, 32 * max(1, num_rows))
-        self.rows = np.frombuffer(memory, np.int64).reshape(-1, 4)
+        self.rows = np.frombuffer(mmap.mmap(-1, 32 * max(1, num_rows)), np.int64).reshape(-1, 4)
         self._pool: ProcessPoolExecutor | None = None
         if num_workers:
             context, arguments = multiprocessing.get_context("fork"), (do, self.rows, os.getpid())

@@ -466,5 +466,4 @@ def _are_frames(data: Any, field: Field) -> bool:
 
 
 def _bad_video(key: str, name: str, why: object) -> DataError:
-    what = f"{name} is not a readable video ({why})"
-    return DataError(260, key, what, "correct or remove it")
+    return DataError(260, key, f"{name} is not a readable video ({why})", "correct or remove it")

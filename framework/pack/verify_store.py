@@ -93,5 +93,4 @@ def _check_records(store: RecordStore, indices: Tensor) -> tuple[list[str], np.n
             return [str(error)], np.empty(0, np.uint32)
         halves = [_check_records(store, half) for half in torch.tensor_split(indices, 2)]
         return halves[0][0] + halves[1][0], np.concatenate([crcs for _, crcs in halves])
-    what = "does not match its CRC32"
-    return [str(DataError(156, store.name(i), what, FIX)) for i in bad], crcs
+    return [str(DataError(156, store.name(i), "does not match its CRC32", FIX)) for i in bad], crcs
