@@ -135,7 +135,8 @@ class Assembly:
             split = split_of(name)
             source = opened(split, given, config)
             stack.callback(source.close)
-            agreed = with_agreed_classes(train, source, config["select"], f"data.{split}")
+            select = config["select"]
+            agreed = with_agreed_classes(train.manifest, source, select, f"data.{split}")
             self.sources[split] = self.val_sources[name] = agreed
         manifests = {name: source.manifest for name, source in self.val_sources.items()}
         # what identifies the validation data, or None, and what decides which weights are learned

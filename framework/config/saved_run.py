@@ -28,7 +28,7 @@ from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.prediction import PredictedBoxes, PredictedMaps, Predictions, Predicts
 from framework.contracts.records import CARRIED, Field, Manifest, RecordInput
 from framework.contracts.training import Objective
-from framework.data.fields import agree_on_classes, length_name, renumbered
+from framework.data.fields import length_name, with_agreed_classes
 from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
 from framework.errors import CheckpointError, ConfigError, Say, listed, say, words_of
@@ -203,9 +203,7 @@ class SavedRun:
             if given not in targets.val_sets(self.config["data"]).values():
                 source = self._as_trained(source)
                 self._check_pixels(where, self._inputs_of(source.manifest.fields))
-            # with labels numbered as the training data numbers them
-            numbers = agree_on_classes(self.train, source.manifest)
-            return renumbered(source, numbers, self.classes)
+            return with_agreed_classes(self.train, source)
         except BaseException:
             source.close()
             raise

@@ -254,28 +254,22 @@ def agree_on_classes(train: Manifest, val: Manifest, where: str = "data.val") ->
 
 
 def with_agreed_classes(
-    train: Source, val: Source, select: str | None = None, where: str = "data.val"
+    train: Manifest, val: Source, select: str | None = None, where: str = "data.val"
 ) -> Source:
     """Return ``val``, which messages call ``where``, with labels numbered as in ``train``.
 
     DataError D190 if ``val`` has a class that ``train`` lacks, ConfigError C204 if ``select`` names
     labels, whose numbers differ.
     """
-    numbers = agree_on_classes(train.manifest, val.manifest, where)
-    if numbers is not None and select is not None and "label" in names_of(select):
+    numbers = agree_on_classes(train, val.manifest, where)
+    if numbers is None:
+        return val
+    if select is not None and "label" in names_of(select):
         what = f"names labels, which data.train and {where} number otherwise"
         fix = "pack both with the same input.classes"
         raise ConfigError(204, f"select = {select[:200]}", what, fix)
-    return renumbered(val, numbers, train.manifest.classes, where)
-
-
-def renumbered(
-    source: Source, numbers: Sequence[int] | None, classes: Sequence[str], where: str = "data.val"
-) -> Source:
-    """Return the source, with the new number of each of its classes, which ``classes`` names."""
-    if numbers is not None:
-        source.renumber(LabelMap(source.manifest.classes, numbers, classes, where))
-    return source
+    val.renumber(LabelMap(val.manifest.classes, numbers, train.classes, where))
+    return val
 
 
 @final

@@ -204,7 +204,7 @@ def chunk_bytes(chunk: Chunk) -> int:
 
 
 def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
-    """Write and note a job, once more if an item's files change meanwhile, else D153."""
+    """Write and note a job, once more if an item's files change meanwhile; D153 if they go on."""
     source = work.packing.source
     items = work.plan.items(number)
     changed: list[str] = []
@@ -308,13 +308,13 @@ def write_file(
 
     A signal waits until the writer returns, since an exception may leave its library broken.
     """
-    fields, num_records = manifest.fields, manifest.num_records
-    sampler = StatisticsSampler(fields if with_statistics else {}, num_records)
+    num_records = manifest.num_records
+    sampler = StatisticsSampler(manifest.fields if with_statistics else {}, num_records)
     counts = np.zeros(len(manifest.classes), np.int64)
     writer: contract.RecordWriter | None = None
     try:
         with uninterrupted():
-            writer = make_writer(str(path), fields=fields, num_records=num_records)
+            writer = make_writer(str(path), fields=manifest.fields, num_records=num_records)
         for chunk in chunks:
             with uninterrupted():
                 writer.write(chunk.records, chunk.keys)

@@ -117,7 +117,7 @@ class SplitRule:
             raise ConfigError(242, where, what, fix)
 
     def texts(self, keys: Sequence[str], where: str) -> list[str]:
-        """Return what is hashed of each record: its key, or what the pattern finds in it, else D243."""
+        """Return what is hashed of each record: its key, or what the pattern finds there. D243."""
         if "" in keys:
             fix = "set pack.split_by to a field"
             raise DataError(243, where, "has no key that could choose its split", fix)

@@ -273,7 +273,8 @@ class Preparation:
 
     def _images(self, chunk: Chunk, name: str) -> Any:
         """Return all images of a field. DataError D107 if the shapes of arrays differ."""
-        values, numbers, target = chunk.records[name], range(len(chunk.keys)), self.images[name]
+        values, target = chunk.records[name], self.images[name]
+        numbers = range(len(chunk.keys))
         if self.encode == "keep" and target.encoding == "image":
             # A JPEG is decoded at 1/8, which reads the whole file.
             for data, key in zip(values, chunk.keys, strict=True):
@@ -309,7 +310,8 @@ class Preparation:
     def _pixels(self, chunk: Chunk, name: str, number: int) -> np.ndarray:
         """Return an image, upright and scaled: uint8 or uint16 [h, w, C]."""
         value, target = chunk.records[name][number], self.images[name]
-        channels, is_map = target.shape[0] or 3, target.kind == "labels"
+        channels = target.shape[0] or 3
+        is_map = target.kind == "labels"
         full_size: tuple[int, ...] | None = None  # of a file that is decoded smaller
         try:
             if isinstance(value, np.ndarray):

@@ -54,13 +54,14 @@ def make_source(kind, root):
 @pytest.mark.parametrize("kind", ["hdf5", "lmdb", "folder", "dali"])
 def test_validation_labels_are_mapped_by_name_in_every_data_choice(kind):
     train = make_source(kind, write_classes("train", ["ant", "bee", "cat"], 1))
-    val = with_agreed_classes(train, make_source(kind, write_classes("val", ["bee", "cat"])))
+    val = make_source(kind, write_classes("val", ["bee", "cat"]))
+    val = with_agreed_classes(train.manifest, val)
     assert [batch["label"] for batch, *_ in micros(val)] == [[1, 1, 2, 2]]
     assert val.sample(4)["label"].tolist() == [1, 1, 2, 2]
     assert (val.manifest.classes, val.manifest.class_counts) == (["ant", "bee", "cat"], [0, 2, 2])
     words = "mapped by name: bee 0 -> 1, cat 1 -> 2; without a validation record: ant"
     assert words in notes_of(val)[0]
-    assert with_agreed_classes(train, train) is train
+    assert with_agreed_classes(train.manifest, train) is train
     for source in (train, val):
         source.close()
 
