@@ -37,7 +37,6 @@ class Slice(NamedTuple):
     windows: dict[str, Tensor]  # of image fields, once they are known: int64 [B, 5]
 
     def between(self, start: int, stop: int) -> "Slice":
-        """Return some of the records."""
         place = slice(start, stop)
         return self._replace(
             indices=self.indices[place],

@@ -246,7 +246,6 @@ def hash_of(items: Sequence[ItemStamp]) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,7 +1,4 @@
-"""What the fields of an input are, and what the values of label maps mean.
-
-``input.labels``, ``input.values`` and ``input.kinds`` say so, for any input.
-"""
+"""``input.labels``, ``values`` and ``kinds``: what fields are, and what label maps' values mean."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -119,21 +116,20 @@ class MarkedInput(contract.InputTraits):
         lines: list[str] = []
         if self.given is None and self._guessed:
             names = ",".join(self._guessed)
-            lines.append(
-                f"{names}: PNGs with a palette or few gray values, taken for label maps: their "
-                "numbers are kept, and scaled to the nearest pixel; say so with "
-                f"'input.labels=[{names}]', or input.labels=[] if they are pictures"
+            what = (
+                "PNGs with a palette or few gray values, taken for label maps: their numbers are "
             )
+            what += "kept, and scaled to the nearest pixel; say so with"
+            fix = f"'input.labels=[{names}]', or input.labels=[] if they are pictures"
+            lines.append(f"{names}: {what} {fix}")
         for name in self.labels if self.values is None else ():
             present: set[int] = set()
             for value in (value for records in self._samples for value in records[name]):
                 with suppress(BadImage):
                     present |= set(np.unique(self._numbers(value)).tolist())
             if present == {0, 255}:
-                lines.append(
-                    f"{name} holds only 0 and 255, and 255 means 'no class'; "
-                    "if it is a class, add 'input.values={0: 0, 255: 1}'"
-                )
+                what = "holds only 0 and 255, and 255 means 'no class'; if it is a class,"
+                lines.append(f"{name} {what} add 'input.values={{0: 0, 255: 1}}'")
         return (*contract.notes_of(self.source), *lines)
 
     @property
@@ -168,7 +164,7 @@ class MarkedInput(contract.InputTraits):
         return replace(inputs, fields=fields, options=options)
 
     def read(self, start: int, stop: int) -> Chunk:
-        """Return the records of items ``start``..``stop``.
+        """Return the records of items ``start`` to ``stop``.
 
         DataError D170 for a value that ``values`` does not map, or outside 0..255, D171 for an
         image that cannot be a label map, D172 for a map of another size than its record's images.

@@ -279,7 +279,6 @@ class PackPlan:
         return -(-self.num_items // self.items_per_job)
 
     def items(self, number: int) -> range:
-        """Return the items of job ``number``."""
         start = number * self.items_per_job
         return range(start, min(start + self.items_per_job, self.num_items))
 

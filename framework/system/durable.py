@@ -185,7 +185,6 @@ def open_durable(path: Path) -> Generator[IO[bytes], None, None]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Publish ``data``."""
     with open_durable(path) as file:
         file.write(data)
 
