@@ -24,7 +24,6 @@ from framework.order.select import names_of
 from framework.store.gather import padded
 
 PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow
-WAYS = ("pad", "nested", "list")
 NO_RECORD = -1  # the number of a class that training lacks and validation has no record of
 LENGTH = "_length"  # the ending of the field that says how many rows of a padded array are real
 
@@ -62,7 +61,7 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
     kinds = {field.kind for _, field in fields}
     videos = ", ".join(name for name, field in fields if field.kind == "video")
     moving = ", ".join(followers(manifest))
-    if context.collate not in WAYS:
+    if context.collate not in ("pad", "nested", "list"):
         where = f"collate = {context.collate}"
         raise ConfigError(199, where, "must be pad, nested or list", "choose one of them")
     if transform.scales:

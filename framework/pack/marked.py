@@ -116,10 +116,8 @@ class MarkedInput(contract.InputTraits):
         lines: list[str] = []
         if self.given is None and self._guessed:
             names = ",".join(self._guessed)
-            what = (
-                "PNGs with a palette or few gray values, taken for label maps: their numbers are "
-            )
-            what += "kept, and scaled to the nearest pixel; say so with"
+            what = "PNGs with a palette or few gray values, taken for label maps: their numbers are"
+            what += " kept, and scaled to the nearest pixel; say so with"
             fix = f"'input.labels=[{names}]', or input.labels=[] if they are pictures"
             lines.append(f"{names}: {what} {fix}")
         for name in self.labels if self.values is None else ():

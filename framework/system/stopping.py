@@ -337,10 +337,12 @@ def _register_end() -> None:
     """
     import torch.utils.data  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]  # not at start-up
 
+    def leave_to_parent() -> None:
+        _processes.clear()
+        _threads.clear()
+
     atexit.register(_end_owners)
-    # A forked process leaves the owners to its parent.
-    os.register_at_fork(after_in_child=_processes.clear)
-    os.register_at_fork(after_in_child=_threads.clear)
+    os.register_at_fork(after_in_child=leave_to_parent)
 
 
 def _end_owners() -> None:
