@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -37,9 +37,6 @@ from framework.system.durable import uninterrupted
 from framework.system.memory import keep_freed_memory
 from framework.system.stopping import blocked_signals, die_with_parent, set_all
 from framework.system.user_code import user_error
-
-if TYPE_CHECKING:
-    from framework.pack.preparation import Preparation
 
 MAX_JOB_BYTES = 64 << 20  # take some seconds, and fit into memory
 MAX_JOB_ITEMS = 4096
@@ -61,6 +58,7 @@ _disk = DiskReads()
 ItemStamp = tuple[str, tuple[tuple[str, int, int], ...]]
 Row = np.ndarray  # int64 [4]: a task's done items, records, bytes; the item read now plus 1, or 0
 Tell = Callable[[], object]
+Prepare = Callable[[Chunk], Chunk]
 Work = Callable[[Any, Row, Tell], Any]  # (task, row, tell) -> result
 
 _served: list[tuple[Work, np.ndarray]] = []  # what a worker process does
@@ -156,7 +154,7 @@ class PackWork(NamedTuple):
     plan: PackPlan
 
 
-def make_plan(source: RecordInput, prepare: "Preparation | None") -> PackPlan:
+def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
     """Plan the jobs from the mean size of a few evenly spread items."""
     num_items = source.manifest.num_records
     sizes: list[int] = []
@@ -174,7 +172,7 @@ def make_plan(source: RecordInput, prepare: "Preparation | None") -> PackPlan:
     return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes)
 
 
-def prepared(source: RecordInput, prepare: "Preparation | None", start: int, stop: int) -> Chunk:
+def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
     """Return the prepared records of items. An error of a single record names its item."""
     chunk = source.read(start, stop)
     if prepare is None or not chunk.keys:

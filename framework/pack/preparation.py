@@ -4,12 +4,12 @@ Images, also frames of videos, are checked, turned upright, scaled and encoded, 
 one rule of ``framework.media.decode``. Sounds get one rate and one number of channels.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from fractions import Fraction
 from itertools import combinations
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -23,10 +23,9 @@ from framework.media.decode import LARGEST, accepted_header, convert
 from framework.media.header import MAX_PIXELS, BadImage
 from framework.media.scale import moved_boxes, moved_points, scale, scale_labels
 from framework.media.sound_video import BadSound, SoundHeader, checked_header, resampled
-from framework.pack.jobs import item_error
+from framework.pack.jobs import prepared
 from framework.transform.resize import centered
 
-T = TypeVar("T")
 ENCODINGS = ("keep", "jpeg", "png", "raw")
 COLORS = {"rgb": 3, "gray": 1}
 QUALITY = 90  # the default in conf/pack.yaml; any other value needs encode=jpeg
@@ -157,32 +156,9 @@ class Preparation:
         self.moving = {name: kind for name, kind in kinds.items() if kind in ("boxes", "points")}
         # The images of a store are not sampled.
         self.sampled = [name for name in given.gray if self.color is None and not given.options]
-        if self.sounds:
-            name = self.sounds[0]
-            self.first_sound = self._first(
-                source,
-                lambda chunk: _sound_header(chunk.records[name][0], f"{chunk.keys[0]}: {name}"),
-            )
-        if self.encode == "raw" and any(None in own.shape[1:] for own in self.videos.values()):
-
-            def with_size(chunk: Chunk) -> dict[str, Field]:
-                made: dict[str, Field] = {}
-                for name, own in self.videos.items():
-                    frame = next(self._frames(chunk.records[name][0], chunk.keys[0], name))
-                    made[name] = replace(own, shape=(None, *frame.shape))
-                return made
-
-            self.videos = self._first(source, with_size)
-        if any(None in own.shape and own.encoding == "raw" for own in self.images.values()):
-
-            def measured(chunk: Chunk) -> dict[str, Field]:
-                made: dict[str, Field] = {}
-                for name, own in self.images.items():
-                    planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
-                    made[name] = replace(own, dtype=str(planes.dtype), shape=planes.shape)
-                return made
-
-            self.images = self._first(source, measured)
+        shapes = [own.shape[1:] for own in (*self.images.values(), *self.videos.values())]
+        if self.sounds or (self.encode == "raw" and any(None in shape for shape in shapes)):
+            self._measure_first(source)
         stored = {name: self._stored_field(own) for name, own in self.images.items()}
         return {**fields, **stored, **self.videos}
 
@@ -210,23 +186,30 @@ class Preparation:
             size = self.scaled_size((height, width))
         return replace(field, shape=(None, *size, COLORS.get(self.color or "", channels)))
 
-    def _first(self, source: RecordInput, measure: Callable[[Chunk], T]) -> T:
+    def _measure_first(self, source: RecordInput) -> None:
         errors: list[DataError] = []
         for item in range(min(source.manifest.num_records, TRIES)):
             try:
-                chunk = source.read(item, item + 1)
+                if prepared(source, self._measure, item, item + 1).keys:
+                    return
             except DataError as error:
                 errors.append(error)
-                continue
-            try:
-                if chunk.keys:
-                    return measure(chunk)
-            except DataError as error:
-                errors.append(item_error(error, source, item, chunk.keys[0]))
         if errors:
             raise errors[0]
         what = f"no record in its first {TRIES} items"
         raise DataError(140, source.manifest.source, what, "set pack.size=[height,width]")
+
+    def _measure(self, chunk: Chunk) -> Chunk:
+        for name in self.sounds[:1]:
+            self.first_sound = _sound_header(chunk.records[name][0], f"{chunk.keys[0]}: {name}")
+        if self.encode == "raw":
+            for name, own in self.images.items():
+                planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
+                self.images[name] = replace(own, dtype=str(planes.dtype), shape=planes.shape)
+            for name, own in self.videos.items():
+                frame = next(self._frames(chunk.records[name][0], chunk.keys[0], name))
+                self.videos[name] = replace(own, shape=(None, *frame.shape))
+        return chunk
 
     def _stored_field(self, field: Field) -> Field:
         """Return the field as it is stored. In this class the shape of pixels is [C, H, W]."""
