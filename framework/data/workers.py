@@ -46,7 +46,7 @@ ALIGNMENT = 64  # bytes; every dtype may begin there
 
 torch_signals: Any = _utils.signal_handling
 # Silences torch's warning about more processes than cores, a number that the user chose.
-quiet = partial(warnings.catch_warnings, action="ignore", category=UserWarning)
+quiet: Any = partial(warnings.catch_warnings, action="ignore", category=UserWarning)
 
 
 @final

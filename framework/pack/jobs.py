@@ -196,8 +196,10 @@ def item_error(error: DataError, source: RecordInput, item: int, key: str) -> Da
 def chunk_bytes(chunk: Chunk) -> int:
     total = 0
     for values in chunk.records.values():
-        arrays = [values] if isinstance(values, np.ndarray) else values
-        total += sum(memoryview(array).nbytes for array in arrays)
+        if isinstance(values, np.ndarray):
+            total += values.nbytes
+        else:
+            total += sum(memoryview(value).nbytes for value in values)
     return total
 
 
