@@ -1,8 +1,8 @@
 """DALI as a Source: ``external_source`` feeds its pipeline the records of a store in our order.
 
-Raw fields pass through the pipeline, and ragged ones bypass it. DALI decodes, cuts and scales images,
-on the GPU (``mixed``) if there is one. Our own reader cuts label maps, since no decoder of DALI keeps
-the indices of a palette. DALI's iterator classes would drop or repeat the partial last batch.
+Raw fields pass through the pipeline, and ragged ones bypass it. DALI decodes, cuts and scales
+images, on the GPU (``mixed``) if there is one. Our own reader cuts label maps, since no decoder of
+DALI keeps a palette's indices. Its iterator classes would drop or repeat the partial last batch.
 """
 
 from collections import deque

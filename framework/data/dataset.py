@@ -1,8 +1,8 @@
 """``data=dataset``: read a map-style Dataset of the user's own, as it is.
 
 A Dataset draws from the generators of ``random``, ``numpy.random`` and torch. The reader seeds them
-before each item by (seed, epoch, record), so that neither workers nor ranks nor resuming change what
-an item is. It reads in a process or in the step's thread: two threads would share the generators.
+before each item by (seed, epoch, record): neither workers nor ranks nor resuming change an item.
+It reads in a process or in the step's thread: two threads would share the generators.
 """
 
 import multiprocessing
@@ -365,7 +365,7 @@ def record_of(
 ) -> Record:
     """Return the fields of an item: a dict, a dataclass, or a tuple or list that ``names`` names.
 
-    DataError D230 for another item, or other fields than the ``names`` that the option ``key`` gives.
+    DataError D230 for another item, or other fields than the ``names`` of the option ``key``.
     """
     record: Record | None = None
     if isinstance(item, Mapping):

@@ -26,8 +26,8 @@ def mixture_source(
     """Return a source of one store, or of several by name.
 
     In training, an epoch has as many records as the stores together. Validation has each record
-    once. ``weights`` is the share of each store, in any unit. Otherwise, shares are the sizes to the
-    power of 1 / ``temperature``. ConfigError C203 if stores or options do not fit each other.
+    once. ``weights`` is the share of each store, in any unit. Otherwise, shares are the sizes to
+    the power of 1 / ``temperature``. ConfigError C203 if stores or options do not fit each other.
     """
     if isinstance(path, str):
         return StoreSource(open_store(path), context)

@@ -1,7 +1,7 @@
 """Jobs: ranges of items, each of which becomes one file of records, and processes that do them.
 
-The input and the preparation alone decide them, so that any number of processes or machines make the
-same files.
+The input and the preparation alone decide them, so that any number of processes or machines make
+the same files.
 """
 
 import hashlib
@@ -380,7 +380,7 @@ def _read(
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
-    """Return prepared records. D151 for arrays unlike the manifest's, D243 for a key without a split."""
+    """Return prepared records. D151 for arrays unlike the manifest's, D243 for a key of no split."""
     source, split = work.packing.source, work.packing.split
     chunk = prepared(source, work.packing.prepare, start, stop)
     if split is not None and split.field is None:

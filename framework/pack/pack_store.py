@@ -421,7 +421,7 @@ def _do_task(work: jobs.PackWork, task: Any, row: Row, tell: Tell) -> Any:
 def _join(
     task: Joining, journal: Journal, make_writer: packings.MakeWriter, row: Row, tell: Tell
 ) -> None:
-    """Stream the jobs' files into one, in order. D155 for a damaged one, whose job is done again."""
+    """Stream the jobs' files into one, in order. D155 for a damaged one; its job is done again."""
     if task.target.is_dir():
         shutil.rmtree(task.target)
 

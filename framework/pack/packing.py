@@ -258,7 +258,7 @@ class Packing:
 
     @property
     def paths(self) -> dict[str, str]:
-        """The path of each store, such as ``a-val.h5``, by the name of its split; "" without splits."""
+        """The path of each store, such as ``a-val.h5``, by its split's name; "" without splits."""
         if self.split is None:
             return {"": self.path}
         stem, suffix = os.path.splitext(Path(self.path))

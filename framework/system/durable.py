@@ -222,8 +222,8 @@ def locked(
 
     The kernel frees the lock of a process that dies. If the lock is not free, ``waits`` is called
     with the owner's name, and after ``patience_s`` also ``busy``, which makes the error, or None to
-    keep waiting. Several may hold a ``shared`` lock. R101 if the file cannot be locked; unless locks
-    are ``needed``, nothing is held on a file system without them.
+    keep waiting. Several may hold a ``shared`` lock. R101 if the file cannot be locked; unless
+    locks are ``needed``, nothing is held on a file system without them.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

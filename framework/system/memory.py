@@ -126,7 +126,7 @@ class LockedFiles:
     """Files in memory that are mapped and page-locked until ``close``.
 
     ``maps`` are their bytes, uint8 [size], and ``starts`` their addresses, int64 [files].
-    CopyEngineError if the driver cannot lock or copy, OSError if a file is not writable, as it must.
+    CopyEngineError if the driver cannot lock or copy, OSError if a file is not writable.
     """
 
     def __init__(self, paths: Sequence[str], device: torch.device) -> None:

@@ -1,8 +1,8 @@
 """The files of a run directory: their names, how they are read, and what they never hold.
 
 A directory may be half written, damaged, or come from somebody else: ``check_entry`` comes first.
-Whoever reads what ``${oc.env:NAME}`` stands for, perhaps a secret, calls ``note``, and whoever writes
-a file of a run or sends a part of it calls ``redacted``.
+Whoever reads what ``${oc.env:NAME}`` stands for, perhaps a secret, calls ``note``, and whoever
+writes a file of a run or sends a part of it calls ``redacted``.
 """
 
 import glob
@@ -146,7 +146,7 @@ def _digest(value: dict[str, Any]) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file holds. OSError, ValueError if it cannot be read, is no JSON or was changed."""
+    """Return what a file holds. OSError, ValueError if it is unreadable, no JSON, or changed."""
     with open_file(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise ValueError(f"{path.name} has more than {MOST_BYTES >> 20} MiB")
