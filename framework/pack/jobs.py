@@ -380,7 +380,7 @@ def _read(
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
-    """Return prepared records. D151 for arrays unlike the manifest's, D243 for a key of no split."""
+    """Return prepared records. D151: arrays unlike the manifest's. D243: a key without a split."""
     source, split = work.packing.source, work.packing.split
     chunk = prepared(source, work.packing.prepare, start, stop)
     if split is not None and split.field is None:
