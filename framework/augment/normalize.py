@@ -185,9 +185,7 @@ def by_kernel(
     kind += tuple(part is None for part in change)
     dtype = torch.uint8 if change.scale is None else form.dtype
     return kernel(
-        kind,
-        lambda: _launched(image, change, form),
-        lambda: by_operators(image, change).to(dtype),
+        kind, lambda: _launched(image, change, form), lambda: by_operators(image, change).to(dtype)
     )
 
 
@@ -313,11 +311,7 @@ class Normalize(PixelAugment):
     recolors = "normalizes"
 
     def __init__(
-        self,
-        field: Fields,
-        mean: Sequence[float],
-        std: Sequence[float],
-        dtype: str = "float32",
+        self, field: Fields, mean: Sequence[float], std: Sequence[float], dtype: str = "float32"
     ) -> None:
         check_statistics(mean, std)
         self.form = form_of(dtype)

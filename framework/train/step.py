@@ -11,11 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from framework.contracts.batch import Batch, leaves, num_records
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import (
-    Objective,
-    Outcome,
-    Schedule,
-)
+from framework.contracts.training import Objective, Outcome, Schedule
 from framework.errors import ConfigError, DistributedError, NumericError, PacelineError
 from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
