@@ -271,10 +271,8 @@ def newest_state(run_dir: Path) -> RecoveredState:
             damaged.append(f"{path.name} ({error})")
     where = f"resume = {run_dir}"
     if not damaged:
-        fix = (
-            "give the directory of a run that has saved one; "
-            "'hydra.run.dir=RUN_DIR resume=auto' begins a new run if there is none"
-        )
+        fix = "give the directory of a run that has saved one; "
+        fix += "'hydra.run.dir=RUN_DIR resume=auto' begins a new run if there is none"
         raise CheckpointError(101, where, f"no {FOLDER}/step-*.pt there", fix)
     what = f"no checkpoint can be read: {', '.join(damaged)}"
     fix = f"start again, or from its last weights: init={run_dir / FOLDER / 'last.pt'}"
@@ -345,14 +343,9 @@ def of_all_ranks(value: Any, parallel: Parallel) -> list[Any]:
 def load_checked(file: IO[bytes], is_whole: bool = False) -> Any:
     """Return the plain values and tensors of a file of torch, on the CPU. Nothing is executed.
 
-    Args:
-        file: An open file with a name.
-        is_whole: Whether its bytes were compared with a checksum. If not, the checksums of its
-            parts are, and the numbers stay on the disk until they are used.
-
-    Raises:
-        Damaged: It is cut off, is of another format, holds more than plain values, or would take
-            much more memory than it is long.
+    Unless ``is_whole``, as a checksum of all bytes tells, the checksums of its parts are compared,
+    and the numbers stay on the disk until they are used. Raise Damaged if it is cut off, is of
+    another format, holds more than plain values, or would take much more memory than it is long.
     """
     size = os.fstat(file.fileno()).st_size
     try:

@@ -71,10 +71,7 @@ class Progress:
 def next_due(
     plan: TrainPlan, progress: Progress, epoch_steps: int, last_step: int, thaws: Iterable[int]
 ) -> int:
-    """Return the next step that reports, validates, saves, or ends an epoch or the run.
-
-    ``epoch_steps`` are the steps of each epoch. After a step in ``thaws``, layers thaw.
-    """
+    """Return the next step that reports, validates, saves, thaws layers, or ends an epoch or run."""
     step = progress.step
     due = [last_step, step - progress.epoch_step % epoch_steps + epoch_steps]
     intervals = (plan.report_every, plan.validate_every, plan.save_every)
@@ -142,10 +139,8 @@ def check_outcome(outcome: Any, num_records: int) -> list[str]:
             sums[name] = torch.tensor(value, dtype=torch.float64)
             continue
         what = f"{_form(value)}, neither a sum over the records nor a value for each of them"
-        fix = (
-            "return a tensor without dimensions, [records], or an array of two or more dimensions; "
-            "a row of numbers is one as [1, n]"
-        )
+        fix = "return a tensor without dimensions, [records], or an array of two or more dimensions"
+        fix += "; a row of numbers is one as [1, n]"
         raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
     if isinstance(count, Tensor):
         is_count = not (count.dim() or count.is_floating_point() or count.device != loss.device)
@@ -180,8 +175,7 @@ def check_outcome(outcome: Any, num_records: int) -> list[str]:
 
 def _check_dict(where: str, value: Any) -> None:
     if not isinstance(value, dict):
-        what = f"{_form(value)}, not a dict"
-        raise ConfigError(220, where, what, "return tensors by name")
+        raise ConfigError(220, where, f"{_form(value)}, not a dict", "return tensors by name")
 
 
 def _check_scalar(where: str, value: Any, fix: str) -> None:
@@ -219,8 +213,8 @@ def metrics_of(objective: object, totals: Mapping[str, Tensor]) -> dict[str, flo
 class PassResults:
     """The results of this rank's passes since the last report.
 
-    Totals are added up pass by pass, since they may be large. With ``drops_bad`` they leave out
-    passes whose loss is not finite. ``objective`` makes metrics of them.
+    Totals, of which ``objective`` makes metrics, are added up pass by pass, since they may be
+    large. With ``drops_bad`` they leave out passes whose loss is not finite.
     """
 
     def __init__(self, objective: object = None, drops_bad: bool = True) -> None:
@@ -300,14 +294,12 @@ class PassResults:
         shared = total(torch.cat([mine, *(value.flatten() for value in totals.values())]))
         *values, count, num_records = shared[: len(mine)].tolist()
         rest = shared[len(mine) :].split([value.numel() for value in totals.values()])
-        of_all_ranks = {
-            name: value.view(totals[name].shape) for name, value in zip(totals, rest, strict=True)
-        }
-        arrays = {name: of_all_ranks.pop(name) for name in sorted(self._arrays & totals.keys())}
+        for name, value in zip(totals, rest, strict=True):
+            totals[name] = value.view(totals[name].shape)  # now of all ranks
+        arrays = {name: totals.pop(name) for name in sorted(self._arrays & totals.keys())}
         means = [value / max(count, 1) for value in values]
-        metrics = metrics_of(self._objective, of_all_ranks)
-        by_name = {**dict(zip(["loss", *names], means, strict=True)), **metrics}
-        return Results(by_name, num_records, arrays)
+        by_name = dict(zip(["loss", *names], means, strict=True))
+        return Results(by_name | metrics_of(self._objective, totals), num_records, arrays)
 
     def columns(self) -> Columns:
         """Return the results in the order of the passes."""
@@ -329,8 +321,7 @@ class PassResults:
         nothing = torch.zeros(0, dtype=torch.float64)
         names = dict.fromkeys(name for part in parts for name in part.sums)
         joined = {
-            name: torch.cat([part.sums[name] for part in parts if name in part.sums])
-            for name in names
+            name: torch.cat([p.sums[name] for p in parts if name in p.sums]) for name in names
         }
         all_counts = torch.cat([nothing, *(part.counts for part in parts)])
         return Columns(all_counts, torch.cat([nothing, *(part.losses for part in parts)]), joined)
@@ -359,9 +350,9 @@ class PassResults:
         Those of a rank are one tensor, float64 [n]: the number of its columns, their lengths, and
         their values. Sums are in the order of their names.
         """
-        columns = self.columns()
-        names = sorted(columns.sums)
-        values = [columns.counts, columns.losses, *(columns.sums[name] for name in names)]
+        counts, losses, sums = self.columns()
+        names = sorted(sums)
+        values = [counts, losses, *(sums[name] for name in names)]
         lengths = torch.tensor([len(values), *map(len, values)], dtype=torch.float64)
         totals: dict[str, Tensor] = {}
         for name in sorted(self._totals):
@@ -378,11 +369,9 @@ class PassResults:
         """Take over saved results: with another number of ranks, those of several or of none."""
         self.clear()
         self._arrays = set(state["arrays"])
-        # The totals of all ranks are counted by the first one.
-        self._totals = {
-            name: value.clone() if rank == 0 else torch.zeros_like(value)
-            for name, value in state["totals"].items()
-        }
+        self._totals = {name: value.clone() for name, value in state["totals"].items()}
+        if rank:  # the first rank counts those of all ranks
+            self._totals = {name: torch.zeros_like(own) for name, own in self._totals.items()}
         for flat in state["ranks"][rank::world_size]:
             num_columns = int(flat[0])
             lengths = [int(length) for length in flat[1 : num_columns + 1]]

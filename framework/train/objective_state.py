@@ -24,8 +24,8 @@ CPU = torch.device("cpu")
 OURS = __name__.partition(".")[0]
 # Packages whose objects are not looked into: their attributes are not the user's.
 LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", OURS} - {"types", "argparse"}
-GENERATORS = (torch.Generator, random.Random, np.random.Generator)
 # Values whose content is restored in place.
+GENERATORS = (torch.Generator, random.Random, np.random.Generator)
 FILLED = (*GENERATORS, Tensor, np.ndarray, dict, list, deque)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
@@ -36,16 +36,9 @@ class ObjectiveState:
 
     State is that of its modules and of what else has ``state_dict``, and all other values that have
     changed. Ranks average the gradients, and take the buffers of modules from rank 0. Each rank
-    keeps its own plain values.
+    keeps its own plain values. If there are weights, modules move to the device.
 
-    Args:
-        objective: As it was built, before it saw a record.
-        parallel: Modules move to its device if there are weights.
-        say: Prints a warning of state that cannot be saved.
-
-    Attributes:
-        weights: The names of all tensors to train.
-        modules: The outermost modules by name.
+    ``objective`` is as it was built, before it saw a record.
     """
 
     def __init__(
@@ -57,17 +50,17 @@ class ObjectiveState:
         self._start = OwnedObjects(objective)
         self._others: frozenset[int] = frozenset()  # the ids of the model's modules and weights
         self._warned = False
-        self.modules = self._start.modules
+        self.modules = self._start.modules  # the outermost ones, by name
         self._known = {id(part) for module in self.modules.values() for part in module.modules()}
-        self.weights = self._start.weights
+        self.weights = self._start.weights  # the names of all tensors to train
+        if self.weights:
+            for module in self.modules.values():
+                module.to(parallel.device)
         for weight, name in self.weights.items():
             if is_lazy(weight):
                 what = f"owns {name}, whose size its first call would decide"
                 fix = "give the size, as with torch.nn.Linear instead of LazyLinear"
                 raise ConfigError(392, GROUP, what, fix)
-        for module in self.modules.values() if self.weights else ():
-            module.to(parallel.device)
-        for weight in self.weights:
             weight.data = weight.data.to(parallel.device)
         if parallel.world_size > 1:
             self._take_from_first([weight.data for weight in self.weights])
@@ -79,9 +72,7 @@ class ObjectiveState:
 
     @property
     def note(self) -> str:
-        """A note on what is trained beside the model; "" if nothing is."""
-        if not self.weights:
-            return ""
+        """A note on the weights that are trained beside the model."""
         count = sum(weight.numel() for weight in self.weights)
         names = ", ".join(sorted(self.weights.values())[:4])
         more = ", ..." if len(self.weights) > 4 else ""
@@ -92,11 +83,8 @@ class ObjectiveState:
 
         ``refusal`` says why no weights and no state can be kept; None if they can.
         """
-        owned = [
-            *sorted(self.weights.values()),
-            *(name for own in self.modules.values() for name, _ in own.named_buffers()),
-            *self._start.keepers,
-        ]
+        buffers = (name for own in self.modules.values() for name, _ in own.named_buffers())
+        owned = [*sorted(self.weights.values()), *buffers, *self._start.keepers]
         if refusal and owned:
             raise _refused(f"owns {owned[0]}", refusal)
         if self._start.has_optimizer and self._parallel.world_size > 1:
@@ -104,10 +92,9 @@ class ObjectiveState:
             raise ConfigError(392, GROUP, what, "choose parallel=none")
 
     def check_called(self, model: nn.Module) -> "OwnedObjects":
-        """Check what a call on a few records has made, and return what there is now.
+        """Return what there is after a call on a few records. C392 if it made weights or state.
 
-        ConfigError C392 for weights or state that were not there before. The objective may hold
-        ``model``, which is trained anyway.
+        The objective may hold ``model``, which is trained anyway.
         """
         self._others |= {id(part) for part in (*model.modules(), *model.parameters())}
         now = OwnedObjects(self._objective, self._others)
@@ -118,9 +105,9 @@ class ObjectiveState:
         return now
 
     def check_unchanged(self, before: "OwnedObjects", refusal: str) -> None:
-        """Check that nothing has changed since the first call, which made ``before``.
+        """Check that nothing has changed since ``before``, after the first call. ConfigError C392.
 
-        What only the first call sets is no state, such as the number of classes. ConfigError C392.
+        What only the first call sets is no state, such as the number of classes.
         """
         now = OwnedObjects(self._objective, self._others)
         for where, values in now.values.items():
@@ -138,7 +125,7 @@ class ObjectiveState:
         return made
 
     def average_gradients(self) -> None:
-        """Give all ranks the mean of their gradients. A rank without one adds zeros.
+        """Give all ranks the mean of their gradients, of which one that is missing counts as zeros.
 
         A weight without a gradient on any rank gets none. Only ranks that lack a gradient wait for
         the device.
@@ -327,10 +314,9 @@ def untouched(objective: object) -> Generator[None]:
 
 @runtime_checkable
 class Keeps(Protocol):
-    """What can save and load its state: modules, and plain objects with these methods."""
+    """What can save and load its state."""
 
     def state_dict(self) -> dict[str, Any]: ...
-
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
 
 
@@ -346,28 +332,17 @@ class OwnedObjects:
     """What an objective of the user's holds, and the losses inside one of ours, by dotted names.
 
     Objects, containers, bound methods, ``functools.partial`` and the variables of functions are
-    looked into.
-
-    ``others`` are the ids of objects that are not the objective's, such as the model's modules.
-
-    Attributes:
-        modules: The outermost modules, except torch's losses.
-        weights: The names of all tensors to train: those that need a gradient, and that no
-            optimizer among these objects has.
-        tensors: Those of ``weights`` that are of no module, by name.
-        keepers: Other objects with ``state_dict`` and ``load_state_dict``.
-        owners: The objects that were looked into.
-        values: Numbers, texts, tensors, arrays, generators, and containers of them, of each owner.
-        saved_by_keepers: The names of owners that are keepers or lie inside one.
-        has_optimizer: Whether there is an optimizer among these objects.
+    looked into. ``others`` are the ids of objects that are not the objective's, such as the model's
+    modules.
     """
 
     def __init__(self, objective: object, others: frozenset[int] = frozenset()) -> None:
-        self.modules: dict[str, nn.Module] = {}
-        self.keepers: dict[str, Keeps] = {}
-        self.owners: dict[str, Any] = {}
+        self.modules: dict[str, nn.Module] = {}  # the outermost ones, except torch's losses
+        self.keepers: dict[str, Keeps] = {}  # except modules
+        self.owners: dict[str, Any] = {}  # what was looked into
+        # Of each owner: numbers, texts, tensors, arrays, generators, and containers of them.
         self.values: dict[str, dict[Any, Value]] = {}
-        self.saved_by_keepers: set[str] = set()
+        self.saved_by_keepers: set[str] = set()  # the owners that are keepers or lie inside one
         self.has_optimizer = False
         inside: set[int] = set()  # the ids of modules inside of others
         trained = set(others)  # the ids of tensors that are trained elsewhere
@@ -412,11 +387,9 @@ class OwnedObjects:
                 except TypeError:
                     deeper.append((f"{where}.{name}", part, is_saved))
             todo += reversed(deeper)
-        self.weights = {
-            own: name
-            for own, name in {**alone, **of_modules}.items()
-            if own.requires_grad and id(own) not in trained
-        }
+        # The names of all tensors to train, and those among them that are of no module.
+        every = {own: name for own, name in {**alone, **of_modules}.items() if own.requires_grad}
+        self.weights = {own: name for own, name in every.items() if id(own) not in trained}
         tensors = [own for own in alone if own in self.weights and own not in of_modules]
         self.tensors = {alone[own]: own for own in tensors}
 
@@ -471,7 +444,7 @@ def _cells(function: Any) -> dict[str, CellType]:
 
 
 def is_fixed(owner: Any) -> bool:
-    """Return whether an owner's parts cannot be replaced: of a tuple, or a frozen dataclass."""
+    """Return whether an owner's parts cannot be replaced: of a tuple, set or frozen dataclass."""
     frozen = getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)
     return frozen or isinstance(owner, tuple | set)
 

@@ -79,15 +79,8 @@ def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> l
         if after is not None:
             after.expect(0, 0, after.num_steps)
         start = time.perf_counter()
-        means, count, arrays = evaluate(
-            model,
-            loader.epoch(0),
-            parts.objective,
-            parts.precision,
-            parts.val_clock,
-            parts.parallel,
-            parts.metrics,
-        )
+        own = (parts.objective, parts.precision, parts.val_clock, parts.parallel, parts.metrics)
+        means, count, arrays = evaluate(model, loader.epoch(0), *own)
         records_per_s = count / (time.perf_counter() - start)
         spans = parts.val_clock.spans()
         results.append(Report(split, 0, 0, means, records_per_s, spans, arrays=arrays))
@@ -162,11 +155,12 @@ def evaluate(
             pass_results.add(outcome, num_records(batch), weight, PassPlace(0, None))
             clock.mark("report")
     results = pass_results.results(parallel.total)
-    for name, value in ({} if metrics is None else metrics.results()).items():
-        if value.dim():
-            results.arrays[name] = value
-        else:
-            results.means[name] = float(value)
+    if metrics is not None:
+        for name, value in metrics.results().items():
+            if value.dim():
+                results.arrays[name] = value
+            else:
+                results.means[name] = float(value)
     return results
 
 
@@ -193,20 +187,14 @@ class OutputRecorder(nn.Module):
 
 @final
 class GivenOutputs(nn.Module):
-    """A model that gives outputs it had before, in their order: of a batch, or of one record."""
+    """A model in evaluation mode that gives outputs it had before: of a batch, or of a record."""
 
-    def __init__(
-        self,
-        outputs: list[Any],
-        num_records: int,
-        record: int | None = None,
-        training: bool = False,
-    ) -> None:
+    def __init__(self, outputs: list[Any], num_records: int, record: int | None = None) -> None:
         super().__init__()
         self._outputs = iter(outputs)
         self._num_records = num_records
         self._record = record
-        self.train(training)
+        self.eval()
 
     def forward(self, *_: Any, **__: Any) -> Any:
         def cut(tensor: Tensor) -> Tensor:
@@ -228,6 +216,6 @@ def record_losses(
     num_records = len(batch["index"])
     losses: list[Tensor] = []
     for record in range(num_records):
-        model = GivenOutputs(outputs, num_records, record, training)
+        model = GivenOutputs(outputs, num_records, record).train(training)
         losses.append(objective(model, taken(batch, torch.tensor([record]))).loss)
     return torch.stack(losses).double().cpu()

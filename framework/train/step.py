@@ -69,10 +69,9 @@ class CountWeights:
         own = set(model.parameters())
         not_compiled: Any = torch.compiler.disable(watch_output)
         self._watching = [model.register_forward_hook(not_compiled)]
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter not in own and parameter.requires_grad:
-                    self._watching.append(parameter.register_hook(self._masked))
+        for parameter in parameters_of(self._optimizer):
+            if parameter not in own and parameter.requires_grad:
+                self._watching.append(parameter.register_hook(self._masked))
 
     def _masked(self, gradient: Tensor) -> Tensor | None:
         """Return the gradient, or zeros if nothing counts. None leaves it as it is."""
@@ -172,20 +171,18 @@ class Passes:
         return outcome
 
 
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Return the gradients of all parameters that have one."""
-    return [
-        parameter.grad
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.grad is not None
-    ]
+    return [own.grad for own in parameters_of(optimizer) if own.grad is not None]
 
 
 def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
     """Scale the gradients down to a total norm of ``clip_norm``, without a synchronization."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    nn.utils.clip_grad_norm_(parameters, clip_norm)
+    nn.utils.clip_grad_norm_(parameters_of(optimizer), clip_norm)
 
 
 def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -354,7 +351,6 @@ class Stepper:
             yield name, buffer, kept
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all that steps: tensors and plain values."""
         keeper = self.setter or self._plateau
         return {
             "model": self.model.state_dict(),
@@ -406,11 +402,8 @@ def infinite_buffers(model: nn.Module) -> dict[str, bool]:
 
     Some are so by design, as an attention mask is, and others are not set yet.
     """
-    return {
-        name: bool(buffer.isnan().any())
-        for name, buffer in model.named_buffers()
-        if buffer.is_floating_point() and not are_finite([buffer])
-    }
+    floats = {name: own for name, own in model.named_buffers() if own.is_floating_point()}
+    return {name: bool(own.isnan().any()) for name, own in floats.items() if not are_finite([own])}
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
@@ -436,8 +429,7 @@ def nonfinite_error(
     The rank that met the first ``bad`` loss names its records (N101). Others point to it (P104).
     """
     mine = torch.tensor([math.inf if bad is None else bad.step], dtype=torch.float64)
-    steps = [float(first) for first in parallel.gather(mine)]
-    if steps.index(min(steps)) != parallel.rank:
+    if int(torch.cat(parallel.gather(mine)).argmin()) != parallel.rank:
         fix = "the rank that met it first names the records"
         return DistributedError(104, f"step {step}", what, fix)
     # A weight that has become infinite stays so, whatever steps are left out.

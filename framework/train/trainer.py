@@ -50,9 +50,7 @@ class Trainer:
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self._best_before = self.best  # stays the best if the new one cannot be saved
-        self.val_means: dict[
-            str, float
-        ] = {}  # of the latest validation; of several sets, as NAME.loss
+        self.val_means: dict[str, float] = {}  # of the latest validation; or named as NAME.loss
         self.spans = SpanSum()  # over all steps of this run
         self.pace = TrainPace()
         self.validate_s = 0.0
@@ -151,8 +149,7 @@ class Trainer:
         is_late = False
         if parts.checkpoints is not None and parts.parallel.rank == 0:  # which alone knows
             is_late = parts.checkpoints.is_late()
-        asks = self._watching.asks
-        stopped, late, ends = parts.parallel.agree(parts.stop(), is_late, asks)
+        stopped, late, ends = parts.parallel.agree(parts.stop(), is_late, self._watching.asks)
         if progress.step < self._next_due and not (stopped or late or ends):
             parts.clock.mark("report")
             return False
@@ -176,18 +173,22 @@ class Trainer:
             self._pause(validate, weights)
         if parts.freeze is not None and progress.step in parts.freeze.steps:
             self._begin_passes()
-        # Let the first validation set be read if a validation is near.
-        num_steps = parts.train.num_steps
-        due = progress.step + num_steps - progress.epoch_step % num_steps
-        if (every := plan.validate_every) is not None:
-            due = (progress.step // every + 1) * every
+        if self._splits:
+            self._expect_validation()
+        return ends_epoch or finished or self.stopped or bool(self.ended)
+
+    def _expect_validation(self) -> None:
+        """Let the first validation set be read if a validation is near."""
+        step, num_steps = self.progress.step, self.parts.train.num_steps
+        due = step + num_steps - self.progress.epoch_step % num_steps
+        if (every := self.parts.plan.validate_every) is not None:
+            due = (step // every + 1) * every
         due = min(due, self._last_step)
-        if self._splits and progress.step < due - LEAD:
+        if step < due - LEAD:
             self._next_due = min(self._next_due, due - LEAD)
-        elif self._splits and progress.step < due:
+        elif step < due:
             loader = next(iter(self._splits.values()))
             loader.expect(0, 0, loader.num_steps)
-        return ends_epoch or finished or self.stopped or bool(self.ended)
 
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""
@@ -239,17 +240,15 @@ class Trainer:
         if count:
             spans = self._lap()
             ranks = self.ranks.take(spans)
-            report = self._write(
-                Report("train", 0, 0, means, records_per_s, spans, arrays=arrays, ranks=ranks)
-            )
+            of_split = ("train", 0, 0, means, records_per_s, spans)
+            report = self._write(Report(*of_split, arrays=arrays, ranks=ranks))
             if self._watching.is_on:
                 self._watching.call(lambda own: own.after_report, self._moment(report=report))
 
     def _nonfinite_error(self, what: str) -> PacelineError:
         what = f"{what} at learning rate {self.stepper.rate:g}"
-        return nonfinite_error(
-            what, self.progress.step, self._pass_results.first_bad(), self.parts.parallel
-        )
+        bad = self._pass_results.first_bad()
+        return nonfinite_error(what, self.progress.step, bad, self.parts.parallel)
 
     def _lap(self) -> dict[str, Span]:
         spans = self.parts.clock.spans()
@@ -277,8 +276,7 @@ class Trainer:
             skipped=progress.step - progress.scheduled,
         )
         if self._sinks:
-            # A sink may draw random numbers, to choose an image for example. That must not change
-            # the numbers that rank 0 trains with.
+            # A sink may draw random numbers, which must not change those that rank 0 trains with.
             with kept_generators(self.parts.parallel.device):
                 for sink in self._sinks:
                     sink.write(report)

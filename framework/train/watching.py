@@ -7,9 +7,12 @@ late if its own work took longer than that of the others, who waited as long.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+from operator import add
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -119,7 +122,7 @@ class Goal:
 class EarlyStop(Watcher):
     """Ends a run after ``patience`` validations in a row without a better one, at least 1.
 
-    ``goal`` is the metric to look at; None: what decides which weights are best.
+    A ``goal`` of None is what decides which weights are best.
     """
 
     def __init__(self, patience: int, goal: Goal | None = None) -> None:
@@ -165,10 +168,7 @@ class EarlyStop(Watcher):
 
 @final
 class TimeBudget(Watcher):
-    """Ends a run after ``seconds`` of training, over all parts of a resumed run.
-
-    The time is compared at each report and validation.
-    """
+    """Ends a run at a report or validation after ``seconds`` of training, resumed parts included."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -190,8 +190,7 @@ class Idle(Watcher):
 class Watching:
     """Calls watchers by name. All ranks have the same names, and rank 0 calls them.
 
-    ``packages`` are prefixes of the user's module names, for messages. ``asks`` is whether a
-    watcher of this rank wants to stop.
+    ``packages`` are prefixes of the user's module names, for messages.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class Watching:
         packages: Sequence[str] = (),
     ) -> None:
         self.is_on = bool(watchers)
-        self.asks = False
+        self.asks = False  # whether a watcher of this rank wants to stop
         self.run_dir = run_dir
         self._reason = ""
         self._parallel = parallel
@@ -271,22 +270,14 @@ class Watching:
                 self._called(name, watcher.load_state_dict, states[name])
 
 
-@final
-@dataclass(frozen=True)
-class LateSteps:
+class LateSteps(NamedTuple):
     """How often and for how long each rank was late, and in which span. All add up."""
 
     num_steps: int
     total_s: float  # seconds of all steps
-    exchange_s: float  # seconds that the last rank of each step spent in exchanges
-    waiting_s: float  # seconds in exchanges beyond these, as a mean over the ranks
     squares_s2: float  # the sum of the squares of what ranks were late by
     late_s: Array  # seconds that each rank was late in each span, [ranks, len(SPANS)]
     num_late: Array  # in so many steps, [ranks, len(SPANS)]
-
-    def __add__(self, other: "LateSteps") -> "LateSteps":
-        both = zip(vars(self).values(), vars(other).values(), strict=True)
-        return LateSteps(*(own + more for own, more in both))
 
 
 @final
@@ -305,14 +296,14 @@ class RankWatch:
         num_ranks = self._parallel.world_size
         self._totals_s: Array = np.zeros((num_ranks, len(NAMES), 2))
         own_s, exchange_s = np.zeros((num_ranks, 0, len(SPANS))), np.zeros((num_ranks, 0))
-        self.steps = late_steps(own_s, exchange_s)  # of this run, on rank 0
+        self._steps = late_steps(own_s, exchange_s)  # of this run, on rank 0
 
     @property
     def whole(self) -> RankReport | None:
         """What rank 0 knows of all steps of this run; None if there is one rank."""
         if self._clock is None:
             return None
-        return self._report(self._totals_s, self.steps)
+        return self._report(self._totals_s, self._steps)
 
     def take(self, spans: Mapping[str, Span]) -> RankReport | None:
         """Gather what the ranks measured since the last report. All ranks call it together.
@@ -321,26 +312,21 @@ class RankWatch:
         """
         if self._clock is None:
             return None
-        own: list[float] = []
-        for name in NAMES:
-            span = spans.get(name, Span())
-            own += (span.total_s, span.num_steps)
-        header = len(own)
-        for row in self._clock.own_work():
-            own += row
+        measured = [spans.get(name, Span()) for name in NAMES]
+        totals = [(span.total_s, span.num_steps) for span in measured]
+        own = list(chain(*totals, *self._clock.own_work()))
         gathered = self._parallel.gather(torch.tensor(own, dtype=torch.float64))
         if self._parallel.rank:
             return None
+        header = 2 * len(NAMES)
         blocks = [block.numpy() for block in gathered]
         totals_s = np.stack([block[:header].reshape(-1, 2) for block in blocks])
         rows = [block[header:].reshape(-1, COLUMNS) for block in blocks]
-        numbers = rows[0][:, 0]  # of the steps that all ranks have
-        for more in rows[1:]:
-            numbers = np.intersect1d(numbers, more[:, 0])
+        numbers = reduce(np.intersect1d, [row[:, 0] for row in rows])  # steps that all ranks have
         every = np.stack([row[np.isin(row[:, 0], numbers)] for row in rows])
         late = late_steps(every[:, :, 2:], every[:, :, 1])
         self._totals_s = self._totals_s + totals_s
-        self.steps = self.steps + late
+        self._steps = LateSteps(*map(add, self._steps, late))
         return self._report(totals_s, late)
 
     def _report(self, totals_s: Array, late: LateSteps) -> RankReport:
@@ -352,24 +338,21 @@ class RankWatch:
         for number, name in enumerate(NAMES):
             if totals_s[:, number, 1].any():
                 own_s = means_s[:, number]
-                least, middle, most = own_s.min(), np.median(own_s), own_s.max()
-                slowest = int(own_s.argmax())
-                spans[name] = RankSpan(float(least), float(middle), float(most), slowest)
+                least, middle, most = np.quantile(own_s, (0, 0.5, 1)).tolist()
+                spans[name] = RankSpan(least, middle, most, int(own_s.argmax()))
         return RankReport(len(totals_s), spans, late_rank(late, len(totals_s)))
 
 
 def late_steps(own_s: Array, exchange_s: Array) -> LateSteps:
     """Return which rank was late in which of the steps, by how much, and in which span.
 
-    Args:
-        own_s: Seconds of own work, float64 [ranks, steps, len(SPANS)].
-        exchange_s: Seconds in exchanges, float64 [ranks, steps].
+    ``own_s`` are seconds of own work, float64 [ranks, steps, len(SPANS)], and ``exchange_s`` those
+    in exchanges, float64 [ranks, steps].
     """
     num_ranks, num_steps = exchange_s.shape
-    shape = num_ranks, len(SPANS)
-    late = LateSteps(num_steps, 0.0, 0.0, 0.0, 0.0, np.zeros(shape), np.zeros(shape))
+    lost_s, num_late = np.zeros((2, num_ranks, len(SPANS)))
     if not num_steps:
-        return late
+        return LateSteps(0, 0.0, 0.0, lost_s, num_late)
     works_s = own_s.sum(axis=2)
     step_s = (works_s + exchange_s).mean(axis=0)
     last = works_s.argmax(axis=0)
@@ -385,16 +368,10 @@ def late_steps(own_s: Array, exchange_s: Array) -> LateSteps:
     late_s = np.minimum(more_than_others(works_s), -more_than_others(exchange_s))
     is_late = late_s > LEAST_SHARE * step_s
     places = last[is_late], more_than_others(own_s).argmax(axis=1)[is_late]
-    np.add.at(late.late_s, places, late_s[is_late])
-    np.add.at(late.num_late, places, 1)
-    least_s = exchange_s.min(axis=0)
-    return replace(
-        late,
-        total_s=float(step_s.sum()),
-        exchange_s=float(least_s.sum()),
-        waiting_s=float((exchange_s.mean(axis=0) - least_s).sum()),
-        squares_s2=float((late_s[is_late] ** 2).sum()),
-    )
+    np.add.at(lost_s, places, late_s[is_late])
+    np.add.at(num_late, places, 1)
+    squares_s2 = float((late_s[is_late] ** 2).sum())
+    return LateSteps(num_steps, float(step_s.sum()), squares_s2, lost_s, num_late)
 
 
 def late_rank(steps: LateSteps, num_ranks: int) -> LateRank | None:

@@ -1,8 +1,5 @@
 """The weights of a model: the first ones, those that are not trained, and their moving average.
 
-First weights come from files of ours and of other programs, runs, and training records. Nothing in
-a file is executed.
-
 Source of lookahead: Zhang et al., "Lookahead optimizer: k steps forward, 1 step back", 2019; as an
 average whose decay rises over the run: hlb-CIFAR10 and Jordan, "94% on CIFAR-10 in 3.29 seconds on
 a single GPU", 2024.
@@ -12,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, final
 
@@ -41,7 +39,7 @@ NAMES = ("best.pt", "last.pt", "model.safetensors", "pytorch_model.bin")
 def read_weights(
     path: str | os.PathLike[str], average: bool = True, names: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Return the weights in a file, on the CPU, by their names in the model.
+    """Return the weights in a file, on the CPU, by their names in the model. Nothing is executed.
 
     Args:
         path: A ``state_dict`` of torch, bare or in a checkpoint of any training program, a file of
@@ -175,11 +173,10 @@ def start_from_data(
 
 
 def freeze_layers(model: nn.Module, freeze: Any) -> Thaws:
-    """Freeze the parameters that ``freeze`` names, before the model is wrapped.
+    """Freeze the parameters that ``freeze`` names, and return when each thaws, by its name.
 
-    Return when each thaws, by its name. Parameters that the model itself has frozen stay so.
-    ConfigError C312 for a pattern without parameters or with those of another, or if nothing is
-    left to train.
+    Parameters that the model itself has frozen stay so. ConfigError C312 for a pattern without
+    parameters or with those of another, or if nothing is left to train.
     """
     parameters = dict(model.named_parameters())
     thaws: Thaws = {}
@@ -204,42 +201,33 @@ def freeze_layers(model: nn.Module, freeze: Any) -> Thaws:
 
 
 @final
+@dataclass
 class Freeze:
     """The frozen layers of a model, which thaw step by step.
 
     A frozen parameter has no gradient, so that no optimizer moves or decays it. Batch norm whose
     own parameters are all frozen, or whose statistics belong to a frozen module, does not update
     its statistics.
-
-    Args:
-        model: The user's own, not what wraps it.
-        thaws: The step from which on each frozen parameter is trained, by its name.
-        patterns: The names in the block ``freeze`` and their steps.
-        rewrap: Wraps the model again after other parameters need gradients.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        thaws: Thaws,
-        patterns: Thaws,
-        rewrap: Callable[[nn.Module], nn.Module],
-    ) -> None:
-        self.model = model
-        self.thaws = thaws
-        self._rewrap = rewrap
+    model: nn.Module  # the user's own, not what wraps it
+    thaws: Thaws  # the step from which on each frozen parameter is trained, by its name
+    patterns: Thaws  # the names in the block ``freeze`` and their steps
+    rewrap: Callable[[nn.Module], nn.Module]  # wraps it again after others need gradients
+
+    def __post_init__(self) -> None:
         self._step = 0
         # after how many optimizer steps something thaws
-        self.steps = {step for step in thaws.values() if step is not None}
+        self.steps = {step for step in self.thaws.values() if step is not None}
         # Modules with running statistics that freeze, and when each thaws: with the first of its
         # own parameters. Without parameters, its name decides.
         self._norms: list[tuple[nn.Module, float]] = []
-        for place, module in model.named_modules():
+        for place, module in self.model.named_modules():
             if "running_mean" not in dict(module.named_buffers(recurse=False)):
                 continue
             steps: list[float] = []
             for name in [own for own, _ in module.named_parameters(place)] or [place]:
-                matches = [step for key, step in patterns.items() if matching(key, [name])]
+                matches = [step for key, step in self.patterns.items() if matching(key, [name])]
                 steps += [math.inf if step is None else step for step in (matches or [0])[:1]]
             self._norms.append((module, min(steps)))
 
@@ -249,10 +237,9 @@ class Freeze:
         return thaw is None or self._step < thaw
 
     def move_to(self, step: int, wrapped: nn.Module) -> nn.Module:
-        """Freeze what is frozen after ``step`` steps, and thaw all else.
+        """Freeze what is frozen after ``step`` steps, thaw all else, and return the wrapped model.
 
-        Return the model in its wrap, which is a new one if ``wrapped`` does not fit any more. All
-        ranks call this together.
+        The wrap is a new one if ``wrapped`` does not fit any more. All ranks call this together.
         """
         before = list(map(self.is_frozen, self.thaws))
         self._step = step
@@ -261,7 +248,7 @@ class Freeze:
         for name, parameter in self.model.named_parameters():
             if name in self.thaws:
                 parameter.requires_grad_(not self.is_frozen(name))
-        return self._rewrap(wrapped)
+        return self.rewrap(wrapped)
 
     def hold(self) -> None:
         """Switch frozen batch norms to evaluation, after the model was switched to training."""
@@ -281,37 +268,26 @@ def local(tensor: Tensor) -> Tensor:
 
 
 @final
+@dataclass
 class Average:
-    """The moving average of a model's weights. Buffers, such as batch norm's, are copied.
+    """The moving average of a model's weights. Buffers, such as batch norm's, are copied."""
 
-    Attributes:
-        decay: The share of the old average that an optimizer step keeps, 0 to 1. An update after
-            ``every`` steps keeps ``decay ** every``.
-        every: Optimizer steps between updates.
-        ramp: The power of the share of all steps done that multiplies what an update keeps. Above
-            0, the average follows the weights at first.
-        lookahead: Whether each update copies the average back into the model. Buffers of floats are
-            then averaged, too.
-        is_constant: Whether every step updates the average in the same way, so that a graph can
-            repeat it.
-    """
+    model: nn.Module
+    # The share of the old average that a step keeps, 0 to 1; an update keeps ``decay ** every``.
+    decay: float
+    every: int = 1  # optimizer steps between updates
+    # The power of the share of all steps done that multiplies what an update keeps. Above 0, the
+    # average follows the weights at first.
+    ramp: float = 0.0
+    # Whether each update copies the average back into the model. Buffers of floats are then
+    # averaged, too.
+    lookahead: bool = False
 
-    def __init__(
-        self,
-        model: nn.Module,
-        decay: float,
-        every: int = 1,
-        ramp: float = 0.0,
-        lookahead: bool = False,
-    ) -> None:
-        self.model = model
-        self.decay = decay
-        self.every = every
-        self.ramp = ramp
-        self.lookahead = lookahead
-        self.is_constant = every == 1 and ramp == 0
-        self._weights = [weight.detach().clone() for weight in model.parameters()]
-        self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
+    def __post_init__(self) -> None:
+        # whether every step updates the average in the same way, so that a graph can repeat it
+        self.is_constant = self.every == 1 and self.ramp == 0
+        self._weights = [weight.detach().clone() for weight in self.model.parameters()]
+        self._buffers = [buffer.detach().clone() for buffer in self.model.buffers()]
 
     def update_after(self, step: int, total_steps: int) -> None:
         """Update the average if optimizer step ``step``, counted from 1, is due for it."""
@@ -320,10 +296,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, kept: float) -> None:
-        """Add the current weights in one fused operation. Never synchronizes.
-
-        ``kept`` is the share of the old average that stays.
-        """
+        """Keep the share ``kept`` of the average, and add the weights. Never synchronizes."""
         averages = [local(average) for average in self._weights]
         own = [local(weight.detach()) for weight in self.model.parameters()]
         copies: list[Tensor] = []
