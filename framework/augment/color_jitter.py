@@ -25,12 +25,9 @@ class ColorJitter(pixels.PixelAugment):
     """Random colors, always changed in the same order. torchvision shuffles the order per image.
 
     Images, integers or floats in [0, 1], become float32 in [0, 1], outside training too. Normalize
-    after it. A width of 0 leaves a change out.
-
-    Attributes:
-        brightness: x: factors from 1 - x, but not below 0, to 1 + x.
-        contrast, saturation: Like ``brightness``.
-        hue: x: from -x to x turns of the color circle, at most 0.5.
+    after it. A width x of ``brightness``, ``contrast`` or ``saturation`` means factors from 1 - x,
+    but not below 0, to 1 + x; of ``hue``, at most 0.5, from -x to x turns of the color circle. A
+    width of 0 leaves a change out.
     """
 
     num_draws = 4
@@ -52,10 +49,7 @@ class ColorJitter(pixels.PixelAugment):
         if not 0 <= hue <= 0.5:
             raise ValueError(f"hue = {hue} must be from 0 to 0.5")
         self.fields = self.unit_fields = self.scaled_fields = pixels.fields_of(field)
-        self.brightness = brightness
-        self.contrast = contrast
-        self.saturation = saturation
-        self.hue = hue
+        self.widths = (brightness, contrast, saturation, hue)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
@@ -63,17 +57,17 @@ class ColorJitter(pixels.PixelAugment):
             result[name] = pixels.unit(batch[name])
         if draws is None:
             return result
-        widths = (self.brightness, self.contrast, self.saturation)
+        *widths, hue = self.widths
         factors: list[Tensor] = []
         for i, width in enumerate(widths):  # uniform, from max(0, 1 - width) to 1 + width
             low = max(0.0, 1 - width)
             factors.append(draws[:, i] * (1 + width - low) + low)
-        factors.append((draws[:, 3] * (2 * self.hue) - self.hue) * 6)
-        steps = sum(1 << i for i, width in enumerate((*widths, self.hue)) if width)
+        factors.append((draws[:, 3] * (2 * hue) - hue) * 6)
+        steps = sum(1 << i for i, width in enumerate(self.widths) if width)
         for name in self.fields:
             image = result[name]
             pixels.check_pictures(image)
-            if image.shape[1] != 3 and (self.saturation or self.hue):
+            if image.shape[1] != 3 and steps & (SATURATION | HUE):
                 what = f"cannot change colors of images with {image.shape[1]} channel(s)"
                 raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")
             changed = _compiled(image, steps, factors)
@@ -98,24 +92,14 @@ def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | 
     if not fits or table.device != image.device:
         return None  # torch says what is wrong
     out = torch.empty(image.shape)
-    function(
-        image.data_ptr(),
-        image.dtype == torch.uint8,
-        len(image),
-        image.shape[2] * image.shape[3],
-        steps,
-        table.data_ptr(),
-        out.data_ptr(),
-        pixels.threads_for(out.numel()),
-    )
+    count, _, height, width = image.shape
+    source = (image.data_ptr(), image.dtype == torch.uint8, count, height * width)
+    function(*source, steps, table.data_ptr(), out.data_ptr(), pixels.threads_for(out.numel()))
     return out
 
 
 def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
-    """Do those of the four ``steps`` whose bit is set. ``factors``: float32 [B] of each.
-
-    That of the hue is in sixths of the color circle.
-    """
+    """Do those of the four ``steps`` whose bit is set. ``factors``: float32 [B] of each."""
     brightness, contrast, saturation, sixths = factors
     if steps & BRIGHTNESS:
         image = _blend(image, 0.0, brightness)
@@ -126,10 +110,17 @@ def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
         image = _blend(image, mean, contrast)
     if steps & SATURATION:
         image = _blend(image, _gray(image), saturation)
-    if not steps & HUE:
-        return image
-    # Source: Smith, "Color gamut transform pairs", there and back in one formula. A channel is full
-    # for two sixths, falls for one, is empty for two and rises for one, a third after the last one.
+    if steps & HUE:
+        image = _turned(image, sixths)
+    return image
+
+
+def _turned(image: Tensor, sixths: Tensor) -> Tensor:
+    """Turn the hues by so many sixths of the color circle, float32 [B].
+
+    Source: Smith, "Color gamut transform pairs", there and back in one formula. A channel is full
+    for two sixths, falls for one, is empty for two and rises for one, a third after the last one.
+    """
     red, green, blue = image.split(1, 1)
     value = image.amax(1, keepdim=True)
     chroma = value - image.amin(1, keepdim=True)

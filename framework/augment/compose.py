@@ -10,7 +10,6 @@ any difference turns compiling off.
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any, final
 
 import torch
@@ -45,41 +44,13 @@ class Compose(AugmentTraits):
             if not callable(part):
                 fix = f"add +augment@augment.parts.{name}=CHOICE"
                 raise TypeError(f"parts.{name} = {part} is no augment: {fix}")
-        # each part must fit the range of the pixels that others made
-        normalized: dict[str, str] = {}  # fields, and by which part
-        scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
-        for place, part in flat_parts(parts):
-            traits = traits_of(part)
-            for field in traits.unit_fields:
-                if field not in normalized:
-                    continue
-                other = normalized[field]
-                what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
-                raise ValueError(f"{what}: put it before {other}")
-            from_0_to_1 = scaled.keys() - normalized.keys()
-            if max(traits.value, default=0) > 1:
-                for field in traits.painted_fields:
-                    if field not in from_0_to_1:
-                        continue
-                    what = f"{place}.value = {list(traits.value)} is above 1"
-                    what += f", and {scaled[field]} before it"
-                    raise ValueError(f"{what} makes pixels from 0 to 1: give values from 0 to 1")
-            for field in traits.normalized_fields:
-                if field in normalized:
-                    other = normalized[field]
-                    what = f"{place} normalizes {field}, and {other} before it has already"
-                    fix = "set mean and std of one of them to null, or leave it out"
-                    raise ValueError(f"{what}: {fix}")
-            normalized |= dict.fromkeys(traits.normalized_fields, place)
-            scaled |= dict.fromkeys(traits.scaled_fields, place)
+        check_pixels(parts)
         self.parts = dict(parts)
-        self.num_draws = sum(part.num_draws for part in parts.values())
-        starts = accumulate((part.num_draws for part in parts.values()), initial=0)
-        self.alternating = tuple(
-            start + column
-            for start, part in zip(starts, parts.values(), strict=False)
-            for column in traits_of(part).alternating
-        )
+        self.num_draws = 0
+        for part in parts.values():
+            own = [self.num_draws + column for column in traits_of(part).alternating]
+            self.alternating += tuple(own)
+            self.num_draws += part.num_draws
         self.exact = all(traits_of(part).exact for part in parts.values())
         self.moves_pixels = any(traits_of(part).moves_pixels for part in parts.values())
 
@@ -106,6 +77,30 @@ class Compose(AugmentTraits):
             batch = part(batch, own)
             start += part.num_draws
         return dict(batch)
+
+
+def check_pixels(parts: Mapping[str, Augment]) -> None:
+    """Raise ValueError unless each part fits the range of the pixels that others made."""
+    normalized: dict[str, str] = {}  # fields, and by which part
+    scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
+    for place, part in flat_parts(parts):
+        traits = traits_of(part)
+        for field in traits.unit_fields:
+            if other := normalized.get(field):
+                what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
+                raise ValueError(f"{what}: put it before {other}")
+        for field in traits.normalized_fields:
+            if other := normalized.get(field):
+                what = f"{place} normalizes {field}, and {other} before it has already"
+                fix = "set mean and std of one of them to null, or leave it out"
+                raise ValueError(f"{what}: {fix}")
+        for field in traits.painted_fields:
+            if max(traits.value, default=0) > 1 and field in scaled and field not in normalized:
+                what = f"{place}.value = {list(traits.value)} is above 1, and {scaled[field]}"
+                fix = "give values from 0 to 1"
+                raise ValueError(f"{what} before it makes pixels from 0 to 1: {fix}")
+        normalized |= dict.fromkeys(traits.normalized_fields, place)
+        scaled |= dict.fromkeys(traits.scaled_fields, place)
 
 
 def flat_parts(parts: Mapping[str, Augment], place: str = "parts") -> Iterator[tuple[str, Augment]]:

@@ -68,16 +68,17 @@ class CropFlip(pixels.PixelAugment):
             result[name] = self._changed(batch[name], draws, self.mean, self.std)
         if draws is not None:
             for name in self.labels:
-                result[name] = pixels.inverted(
-                    self._changed(pixels.inverted(batch[name]), draws, None, None)
-                )
+                moved = self._changed(pixels.inverted(batch[name]), draws, None, None)
+                result[name] = pixels.inverted(moved)
         return result
 
     def _changed(self, image: Tensor, draws: Tensor | None, mean: Numbers, std: Numbers) -> Tensor:
         if draws is not None:
             offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
             mirror = draws[:, 2] < self.flip
-            scale, shift = pixels.scale_and_shift(image, mean, std)
+            scale = shift = None
+            if mean is not None and std is not None:
+                scale, shift = pixels.scale_and_shift(image, mean, std)
             change = pixels.PixelChange(offsets, mirror, self.padding, self.reflects, scale, shift)
             result = pixels.changed_at_once(image, change, self.form)
             if result is not None:

@@ -24,10 +24,9 @@ def words(image: Tensor) -> Tensor:
 
 
 def viewed(image: Tensor, dtype: torch.dtype) -> Tensor:
-    """View the rows of a contiguous image as ``dtype``.
+    """View the rows of a contiguous image as ``dtype``, with strides that are recomputed.
 
-    A side of 1, such as gray channels, may have any stride, with which torch cannot view bytes as
-    words. So the strides are recomputed.
+    A side of 1, as of gray channels, may have any stride, with which bytes are not seen as words.
     """
     if image.dtype == dtype:
         return image

@@ -48,29 +48,21 @@ def fields_of(field: Fields) -> tuple[str, ...]:
 
 
 class PixelAugment(AugmentTraits):
-    """An augment of pixels, and how it treats label maps.
+    """An augment of pixels, and how it treats label maps."""
 
-    Attributes:
-        fields: The fields that it changes.
-        labels: Label maps, which it moves as the images.
-        form: The dtype and layout of normalized pixels.
-        recolors: What it does to colors, as in "normalizes"; "": it moves pixels.
-    """
-
-    fields: tuple[str, ...]
-    labels: tuple[str, ...] = ()
+    fields: tuple[str, ...]  # which it changes
+    labels: tuple[str, ...] = ()  # label maps, which it moves as the images
     form: PixelForm = PLAIN
-    recolors: str = ""
+    recolors: str = ""  # what it does to colors, as in "normalizes"; "": it moves pixels
 
     def with_labels(self, labels: Sequence[str]) -> Self:
         """Return a copy that moves ``labels``. C193 if it would change the colors of one."""
-        wrong = [name for name in self.fields if name in labels]
         if not self.recolors:
             changed = copy(self)
             changed.fields = tuple(name for name in self.fields if name not in labels)
             changed.labels = tuple(labels)
             return changed
-        if wrong:
+        if wrong := [name for name in self.fields if name in labels]:
             where = f"augment.field = {', '.join(self.fields)}"
             what = f"{self.recolors} {', '.join(wrong)}, a label map"
             raise ConfigError(193, where, what, "leave it out: only pictures have colors")
@@ -114,24 +106,16 @@ def check_pictures(values: Tensor) -> None:
 
 
 class PixelChange(NamedTuple):
-    """What is done to each record of a batch of B images with C channels.
+    """What is done to each record of a batch of B images with C channels."""
 
-    Attributes:
-        offsets: int64 [B, 2], the corner (y, x) of the cut in the padded image; None: no cut.
-        mirror: bool [B], which records are mirrored before the cut; None: none of them.
-        padding: Pixels on each side of the padded image.
-        reflects: Whether padding mirrors the image at its borders, without repeating the border
-            itself. Otherwise it is black.
-        scale: float32, 1 or C factors; None: pixels stay uint8.
-        shift: float32, 1 or C summands.
-    """
-
-    offsets: Tensor | None = None
-    mirror: Tensor | None = None
-    padding: int = 0
+    offsets: Tensor | None = None  # int64 [B, 2], the corner (y, x) of the cut in the padded image
+    mirror: Tensor | None = None  # bool [B], which records are mirrored before the cut
+    padding: int = 0  # pixels on each side of the padded image
+    # Whether padding mirrors the image at its borders, without repeating the border itself.
+    # Otherwise it is black.
     reflects: bool = False
-    scale: Tensor | None = None
-    shift: Tensor | None = None
+    scale: Tensor | None = None  # float32, 1 or C factors; None: pixels stay uint8
+    shift: Tensor | None = None  # float32, 1 or C summands
 
     def fits(self, image: Tensor) -> bool:
         """Return whether this is a change of ``image``, uint8 [B, C, H, W]."""
@@ -143,6 +127,15 @@ class PixelChange(NamedTuple):
             return False
         tables = [table for table in (self.offsets, self.mirror) if table is not None]
         return all(len(table) == len(image) for table in tables)
+
+    def tables(self, num_channels: int) -> list[Tensor | None]:
+        """Return what kernels read: offsets, mirror (uint8), scale and shift (float32 [C])."""
+        tables = [self.offsets, None, None, None]
+        if self.mirror is not None:
+            tables[1] = self.mirror.view(torch.uint8)
+        if self.scale is not None and self.shift is not None:
+            tables[2:] = [own.flatten().expand(num_channels) for own in (self.scale, self.shift)]
+        return [own if own is None else own.contiguous() for own in tables]
 
 
 def by_operators(image: Tensor, change: PixelChange) -> Tensor:
@@ -192,18 +185,8 @@ def by_kernel(
 def _launched(image: Tensor, change: PixelChange, form: PixelForm) -> Tensor:
     from framework.augment.pixel_kernel import launch  # noqa: PLC0415  # only with Triton
 
-    mirror, scale, shift = change.mirror, change.scale, change.shift
-    dtype = form.dtype
-    if mirror is not None:
-        mirror = mirror.view(torch.uint8).contiguous()
-    if scale is None or shift is None:
-        dtype = torch.uint8
-    else:
-        channels = image.shape[1]
-        scale, shift = (table.flatten().expand(channels).contiguous() for table in (scale, shift))
-    offsets = change.offsets
-    if offsets is not None:
-        offsets = offsets.contiguous()
+    dtype = torch.uint8 if change.scale is None else form.dtype
+    offsets, mirror, scale, shift = change.tables(image.shape[1])
     out = torch.empty(image.shape, dtype=dtype, device=image.device, memory_format=form.layout)
     launch(image, (offsets, mirror, scale, shift), change.padding, change.reflects, out)
     return out
@@ -217,11 +200,9 @@ def threads_for(pixels: int) -> int:
 
 
 def scale_and_shift(
-    image: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    image: Tensor, mean: Sequence[float], std: Sequence[float]
+) -> tuple[Tensor, Tensor]:
     """Return the factors on ``image``'s values, and what is then added: float32 [1 or C, 1, 1]."""
-    if mean is None or std is None:
-        return None, None
     return _made_once(tuple(mean), tuple(std), white_of(image.dtype), image.device)
 
 
@@ -252,8 +233,6 @@ def normalized(
     result = changed_at_once(image, PixelChange(scale=scale, shift=shift), form)
     if result is not None:
         return result
-    assert scale is not None
-    assert shift is not None
     return image.to(torch.float32, copy=True).mul_(scale).add_(shift).to(form.dtype)
 
 
@@ -273,16 +252,10 @@ def changed_at_once(image: Tensor, change: PixelChange, form: PixelForm = PLAIN)
     if compiled is None:
         return None
     image = image.contiguous()
-    dtype = torch.uint8
-    tables = [change.offsets, change.mirror, None, None]
-    if change.scale is not None and change.shift is not None:
-        dtype = torch.float32
-        tables[2:] = [
-            table.flatten().expand(image.shape[1]) for table in (change.scale, change.shift)
-        ]
+    dtype = torch.uint8 if change.scale is None else torch.float32
     out = torch.empty(image.shape, dtype=dtype)
-    held = [table if table is None else table.contiguous() for table in tables]
-    pointers = [table if table is None else table.data_ptr() for table in held]
+    tables = change.tables(image.shape[1])
+    pointers = [table if table is None else table.data_ptr() for table in tables]
     threads = threads_for(out.numel())
     compiled(image.data_ptr(), *image.shape, change.padding, *pointers, out.data_ptr(), threads)
     return out if dtype == torch.uint8 else out.to(form.dtype)
@@ -320,7 +293,7 @@ class Normalize(PixelAugment):
         self.std = std
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        images = {
-            name: normalized(batch[name], self.mean, self.std, self.form) for name in self.fields
-        }
-        return {**batch, **images}
+        result = dict(batch)
+        for name in self.fields:
+            result[name] = normalized(batch[name], self.mean, self.std, self.form)
+        return result

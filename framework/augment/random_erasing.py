@@ -61,6 +61,8 @@ class RandomErasing(PixelAugment):
         result = dict(batch)
         if draws is None:
             return result
+        low, high = self.scale
+        ratio = self.curve(draws[:, 2])
         for name in self.fields:
             image = result[name]
             check_pictures(image)
@@ -68,9 +70,7 @@ class RandomErasing(PixelAugment):
                 what = f"value = {list(self.value)} does not fit {image.shape[1]} channel(s)"
                 raise ValueError(f"{what}: give one number, or one per channel")
             height, width = image.shape[-2:]
-            low, high = self.scale
             area = (draws[:, 1] * (high - low) + low) * (height * width)
-            ratio = self.curve(draws[:, 2])
             tall = (area * ratio).sqrt().round().long().clamp(1, height)
             wide = (area / ratio).sqrt().round().long().clamp(1, width)
             tall = torch.where(draws[:, 0] < self.probability, tall, 0)

@@ -27,7 +27,7 @@ class Spectrogram:
     T // hop + 1 frames, and a frame's middle is at a multiple of ``hop``; zeros surround a sound.
     ``<field>_length`` becomes frames, too. A list of sounds becomes a list.
 
-    Attributes:
+    Args:
         field: A field of float waveforms, or several.
         rate: Samples per second of the waveforms.
         window: Samples of a frame, weighted by Hann's window.
@@ -71,10 +71,8 @@ class Spectrogram:
 
     def _spectrogram(self, sounds: Any) -> Tensor:
         if not sounds.is_floating_point() or sounds.is_nested or sounds.dim() not in (2, 3):
-            what = f"{sounds.dtype} of {sounds.dim()} dimensions"
-            raise ValueError(
-                f"a spectrogram is made of float sounds [B, T] or [B, T, C], not {what}"
-            )
+            what = "a spectrogram is made of float sounds [B, T] or [B, T, C]"
+            raise ValueError(f"{what}, not {sounds.dtype} of {sounds.dim()} dimensions")
         if sounds.device not in self._tables:
             tables = self._tables[torch.device("cpu")]
             self._tables[sounds.device] = tables[0].to(sounds.device), tables[1].to(sounds.device)
@@ -82,16 +80,11 @@ class Spectrogram:
         planes = sounds.float()
         if planes.dim() == 3:
             planes = planes.transpose(1, 2)
-        transformed = torch.stft(
-            planes.reshape(-1, planes.shape[-1]),
-            self.window,
-            self.hop,
-            window=window,
-            center=True,
-            pad_mode="constant",
-            return_complex=True,
+        flat = planes.reshape(-1, planes.shape[-1])
+        waves = torch.stft(
+            flat, self.window, self.hop, window=window, pad_mode="constant", return_complex=True
         )
-        power = transformed.real.square() + transformed.imag.square()
+        power = waves.real.square() + waves.imag.square()
         mels = (filters @ power).clamp_(min=FLOOR).log_()
         return mels.view(*planes.shape[:-1], *mels.shape[1:])
 

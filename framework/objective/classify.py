@@ -54,10 +54,9 @@ class Classify(ClassObjective):
         if weights is not None or target.is_floating_point():
             # torch's own weighted mean divides by the sum of the weights of a batch. Then batches
             # would not weigh what they hold.
+            options = {"weight": weights, "label_smoothing": self.label_smoothing}
             scores = logits if weights is None else logits.float()
-            losses = self.losses(
-                scores, target, weight=weights, label_smoothing=self.label_smoothing
-            )
+            losses = self.losses(scores, target, **options)
             return self.outcome(model, self.mean(losses, target), logits, target)
         labels = target
         if self.label_smoothing:

@@ -36,8 +36,6 @@ class OwnLoss:
             [B, classes, ...]) or ``numbers``. An output of one number per record is numbers.
         count: What the losses are a mean over: ``records`` (with a label that counts), or the field
             that has a number for each record, such as its tokens. None: only torch's are known.
-
-    ConfigError C390 for losses, weights or a value of ``predicts`` that cannot be.
     """
 
     def __init__(
@@ -132,21 +130,19 @@ class OwnLoss:
                 what = "is a sum, which passes and ranks would average"
                 self.unknown_mean = ConfigError(391, where, what, f"set {where}.reduction=mean")
             elif self.count is None:
-                what = (
-                    "is a mean over something unknown, by which passes and ranks cannot be weighed"
-                )
+                what = "is a mean over something unknown"
                 fix = "set objective.count=records, or to the field with a number for each record"
-                self.unknown_mean = ConfigError(391, where, what, fix)
+                why = f"{what}, by which passes and ranks cannot be weighed"
+                self.unknown_mean = ConfigError(391, where, why, fix)
         if self.count not in (None, RECORDS):
             return batch[self.count].sum()
         if len(over) > 1 and self.count is None and self.unknown_mean is None:
             name = next(name for label, name in over.items() if label is not None)
             where = f"objective.losses.{name}"
-            what = (
-                "leaves out labels that another loss counts, so passes and ranks have two weights"
-            )
+            what = "leaves out labels that another loss counts"
+            why = f"{what}, so passes and ranks have two weights"
             fix = f"set ++{where}.reduction=none, for means over all records"
-            self.unknown_mean = ConfigError(391, where, what, fix)
+            self.unknown_mean = ConfigError(391, where, why, fix)
         ignored = next(iter(over))
         if len(over) > 1 or ignored is None or target.is_floating_point() or self.unknown_mean:
             return None
