@@ -1,11 +1,9 @@
 """Save and read the states of a run.
 
-``checkpoints/step-NNNNNNNN.pt`` are states to resume from. ``last.pt`` and ``best.pt`` are plain
-``state_dict`` files to use. What the objective owns is in ``last.objective.pt`` and so on.
-
-A state is what ``torch.save`` writes, followed by a stamp with its length and CRC32, which torch
-and ``zipfile`` ignore. torch itself does not notice a flipped bit, so the CRC32 is compared before
-anything is unpickled, weights only.
+``checkpoints/step-NNNNNNNN.pt`` are states to resume from: what ``torch.save`` writes, and a stamp
+with its length and CRC32, which torch and ``zipfile`` ignore. torch does not notice a flipped bit,
+so the CRC32 is compared before anything is unpickled, weights only. ``last.pt`` and ``best.pt`` are
+plain ``state_dict`` files, and ``last.objective.pt`` and so on what the objective owns.
 """
 
 import argparse
@@ -186,10 +184,9 @@ def _dump(value: Any, file: IO[bytes]) -> _Counting:
 
 
 def _on_host(value: Any, copies: dict[tuple[Any, ...], Tensor]) -> Any:
-    """Return ``value`` with its tensors on the CPU, so that any machine can read it.
+    """Return ``value`` with its tensors on the CPU. Tied weights stay one tensor, by ``copies``.
 
     A tensor that repeats its numbers (``expand``) is written out: read again, it would be refused.
-    ``copies`` are those made so far: tied weights stay one tensor.
     """
     if isinstance(value, Tensor) and value.device.type != "cpu":
         key = (value.data_ptr(), value.shape, value.stride(), value.dtype)
@@ -285,10 +282,7 @@ def newest_path(run_dir: Path) -> Path | None:
 
 
 def saved_steps(run_dir: Path) -> dict[int, Path]:
-    """Return the file of each state by its step, unread.
-
-    A state that is older than one of an earlier step is left out: the run was resumed before it.
-    """
+    """Return the file of each state by its step, unread, without those older than a resume."""
     steps: dict[int, Path] = {}
     for sequence, path in _by_age(run_dir / FOLDER):
         if sequence:  # else it has no stamp
@@ -407,8 +401,7 @@ def _count(
 ) -> float:
     """Return how many values a value consists of. One that holds itself is infinite.
 
-    Note the bytes of its tensors in ``views``, and of their storages. Raise Damaged for values that
-    are not plain.
+    Note the bytes of tensors in ``views``, and of storages. Damaged if something is not plain.
     """
     if id(value) in known:
         return known[id(value)]  # counts once more

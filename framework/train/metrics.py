@@ -1,7 +1,4 @@
-"""How long to train, how far a run is, and the means of what its steps returned.
-
-Means are computed from sums and counts alone, so that uneven batches weigh what they hold.
-"""
+"""How long to train, how far a run is, and the means of what steps returned, of sums and counts."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -59,10 +56,7 @@ class Progress:
         return self.epoch + (self.epoch_step > 0)
 
     def total_steps(self, plan: TrainPlan, epoch_steps: int) -> int:
-        """Return the optimizer steps of the whole run, whose next epochs have ``epoch_steps`` each.
-
-        Epochs that are over count with the steps that they had: a resumed run may have others.
-        """
+        """Return the steps of the run. Epochs that are over count with the steps that they had."""
         before = self.step - self.epoch_step
         steps = before + max(0, plan.epochs - self.epoch) * epoch_steps
         return steps if plan.max_steps is None else min(steps, plan.max_steps)
@@ -113,10 +107,7 @@ class Results(NamedTuple):
 
 
 def check_outcome(outcome: Any, num_records: int) -> list[str]:
-    """Return the names of the arrays in ``sums``. Numbers in ``sums`` become tensors.
-
-    ConfigError C220 if values cannot be added up. ``num_records`` are those of the batch.
-    """
+    """Return the names of arrays in ``sums``, whose numbers become tensors. ConfigError C220."""
     if not isinstance(outcome, Outcome):
         what = f"a {type(outcome).__name__}, not an Outcome"
         fix = "return framework.contracts.training.Outcome(loss, sums)"
@@ -234,7 +225,7 @@ class PassResults:
         self._before: list[Columns] = []  # of the run that this one continues
 
     def add(self, outcome: Outcome, num_records: int, weight: float, place: PassPlace) -> None:
-        """Keep the result of a pass, without its graph. With a weight of 0 nothing in it counts.
+        """Keep the result of a pass without its graph, or as nothing with a weight of 0.
 
         Does not wait for the device. ConfigError C220 for a result of another form than before.
         """
@@ -347,8 +338,7 @@ class PassResults:
     def state_dict(self, gather: Callable[[Tensor], list[Tensor]]) -> dict[str, Any]:
         """Return the results of all ranks, which call this together.
 
-        Those of a rank are one tensor, float64 [n]: the number of its columns, their lengths, and
-        their values. Sums are in the order of their names.
+        Those of a rank are float64 [n]: the number of its columns, their lengths, and their values.
         """
         counts, losses, sums = self.columns()
         names = sorted(sums)

@@ -32,13 +32,11 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 @final
 class ObjectiveState:
-    """Weights and state of an objective, or of the losses inside ``objective=loss``.
+    """Weights and state of an objective, as it was built, or of losses inside ``objective=loss``.
 
     State is that of its modules and of what else has ``state_dict``, and all other values that have
     changed. Ranks average the gradients, and take the buffers of modules from rank 0. Each rank
     keeps its own plain values. If there are weights, modules move to the device.
-
-    ``objective`` is as it was built, before it saw a record.
     """
 
     def __init__(
@@ -79,10 +77,7 @@ class ObjectiveState:
         return f"{count:,} weights of the objective are trained, too: {names}{more}"
 
     def check(self, refusal: str | None) -> None:
-        """Check what the objective has. ConfigError C392 for what cannot be trained or kept.
-
-        ``refusal`` says why no weights and no state can be kept; None if they can.
-        """
+        """Check what is to be trained and kept; ``refusal`` says why nothing can be. C392."""
         buffers = (name for own in self.modules.values() for name, _ in own.named_buffers())
         owned = [*sorted(self.weights.values()), *buffers, *self._start.keepers]
         if refusal and owned:
@@ -115,7 +110,6 @@ class ObjectiveState:
                 raise _refused(f"changes {where}.{name}", refusal)
 
     def _made(self, now: "OwnedObjects") -> list[str]:
-        """Return the names of weights and keepers of state that were not there at the start."""
         made = [name for own, name in now.weights.items() if own not in self.weights]
         made += [name for name in now.keepers if name not in self._start.keepers]
         for where, root in now.modules.items():
@@ -169,10 +163,7 @@ class ObjectiveState:
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: of modules and weights once, and ``of_ranks`` a dict for each rank.
-
-        {} if there is none. All ranks call this together.
-        """
+        """Return the state, {} if there is none. All ranks call this together."""
         now = OwnedObjects(self._objective, self._others)
         for name in self._made(now):
             self._warn(f"{name} is made in training")
@@ -219,10 +210,7 @@ class ObjectiveState:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state. RuntimeError, KeyError or others if it does not fit.
-
-        Weights and tensors keep their place, since the optimizer and others hold them.
-        """
+        """Continue from a state, in place. RuntimeError, KeyError or others if it does not fit."""
         if not state:
             return
         of_ranks = state["of_ranks"]
@@ -395,7 +383,6 @@ class OwnedObjects:
 
 
 def _is_users(owner: object) -> bool:
-    """Return whether an object's class is the user's, so that its attributes are looked into."""
     return type(owner).__module__.partition(".")[0] not in LIBRARIES
 
 
@@ -425,7 +412,6 @@ def _parts(owner: Any) -> dict[Any, Any] | None:
 
 
 def _slots(owner: Any) -> list[str]:
-    """Return the names of the ``__slots__`` that an object has filled."""
     named = [vars(kind).get("__slots__", ()) for kind in type(owner).__mro__]
     names = [name for own in named for name in ((own,) if isinstance(own, str) else own)]
     return [name for name in names if not name.startswith("__") and hasattr(owner, name)]

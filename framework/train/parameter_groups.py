@@ -1,11 +1,8 @@
 """What the block ``optim`` says of parameters and of the learning rate, before torch is loaded.
 
-A group has the patterns of its parameters' names in ``match``, and any of these options:
-
-- ``lr``: its rate, in place of ``optim.lr``.
-- ``lr_factor``: the factor on ``optim.lr``.
-- ``until``: the share of all steps after which the group's learning rate is 0.
-- Every other key is an option of the optimizer, such as ``weight_decay``.
+A group has the patterns of its parameters' names in ``match``, and any of these options: ``lr`` in
+place of ``optim.lr``, ``lr_factor`` on it, ``until`` (the share of all steps after which its rate
+is 0), and options of the optimizer, such as ``weight_decay``.
 
 Source:
     ``scaling=linear``: Goyal et al., "Accurate, large minibatch SGD", 2017. ``sqrt``, as the noise
@@ -76,9 +73,8 @@ def scaling_of(optim: dict[str, Any], batch_size: int) -> Scaling:
 
 
 def matching(patterns: str | Sequence[str], names: Iterable[str]) -> list[str]:
-    """Return the parameters' names that a pattern matches, or that are inside a module of one.
-
-    ``head`` matches ``head.weight``, and ``*.norm?`` matches ``layers.0.norm1.bias``.
+    """Return the names that a pattern matches, as ``head`` does ``head.weight``, and ``*.norm?``
+    ``layers.0.norm1.bias``.
     """
     patterns = [patterns] if isinstance(patterns, str) else patterns
     matched: list[str] = []
@@ -132,16 +128,11 @@ def parameter_groups(
     """Return what an optimizer takes: first the parameters of no group, then those of each group.
 
     Every group has a ``name``. With ``layer_decay`` a group is cut by the blocks of the model, and
-    with ``no_decay`` once more.
+    with ``no_decay`` once more. ``model`` is the user's own, ``block`` is ``optim``, and ``owned``
+    what the objective owns, by name.
 
-    Args:
-        model: The user's own, not what wraps it.
-        block: The block ``optim``.
-        owned: What the objective owns, by name.
-
-    Raises:
-        ConfigError: C147 for a group without parameters, or that shares some, C310 for an entry of
-            ``no_decay`` without parameters, C311 for ``layer_decay`` without a rate.
+    ConfigError C147 for a group without parameters, or that shares some, C310 for an entry of
+    ``no_decay`` without parameters, C311 for ``layer_decay`` without a rate.
     """
     owned = owned or {}
     parameters = {**dict(model.named_parameters()), **owned}
@@ -207,7 +198,6 @@ def parameter_groups(
 
 
 def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[str]) -> set[str]:
-    """Return the names of the parameters that ``optim.no_decay`` frees from weight decay."""
     free: set[str] = set()
     for entry in entries:
         own = set(matching(entry, names))
@@ -230,10 +220,9 @@ def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[s
 
 
 def is_normalization(module: "nn.Module") -> bool:
-    """Return whether a module normalizes.
+    """Return whether a module normalizes, by torch's and other libraries' names of classes.
 
-    torch's classes and those of other libraries have ``Norm`` in their names. Each of their own
-    parameters is a scale or a shift per channel, which has at most one dimension.
+    Each of its own parameters is a scale or a shift per channel, which has at most one dimension.
     """
     own = list(module.parameters(recurse=False))
     return "Norm" in type(module).__name__ and all(weight.dim() <= 1 for weight in own)
@@ -289,10 +278,7 @@ class ModelBlocks:
 
 
 def check_options(optimizer: "optim.Optimizer", block: Mapping[str, Any]) -> None:
-    """Check that the optimizer has every option that groups give. torch itself would ignore them.
-
-    ConfigError C102 for a group's option, C310 for ``no_decay``.
-    """
+    """Check that the optimizer has the options of groups (C102) and ``no_decay`` (C310)."""
     known = [*OWN, *(key for key in optimizer.defaults if key != "lr")]
     kind = type(optimizer).__name__
     for name, options in named_groups(block.get(GROUPS)).items():

@@ -33,10 +33,8 @@ class CountWeights:
     The weight of a pass makes means over records of its loss, because gradients are averaged over
     ranks. Here the pass counts ``c`` in ``n`` records: its loss also gets the factor ``c / (n k)``,
     and the gradients ``k N / C`` with the sums over the step. k is a power of two near C / N of
-    the first pass, so that 16-bit gradients keep their range, and changes no bit.
-
-    A pass in which nothing counts adds zero, although the derivative of a mean of nothing is
-    infinite: hooks drop its gradient where it reaches the model's output.
+    the first pass, so that 16-bit gradients keep their range, and changes no bit. A pass in which
+    nothing counts adds zero: hooks drop the infinite gradient where it reaches the model's output.
 
     With ``sums_records``, ranks bring batches of any size. What counts is then summed over the
     ranks in any case, and ``n`` is the weight.
@@ -186,11 +184,7 @@ def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
 
 
 def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """Do what ``optimizer.zero_grad(set_to_none=True)`` does, faster.
-
-    For six parameters torch's own method takes 30 us and this one 7, without a mark for torch's
-    profiler and a call that keeps torch's compiler out.
-    """
+    """Do what ``zero_grad(set_to_none=True)`` does, in 7 us for six parameters, not in 30."""
     if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
         optimizer.zero_grad(set_to_none=True)  # a method of the user's, which may do more
         return
@@ -287,10 +281,7 @@ class Stepper:
             self._plateau.forget_best()
 
     def update(self) -> bool:
-        """Update the weights from the gradients. Return False if the step was skipped.
-
-        This is what a graph captures, so it updates only an average that all steps update alike.
-        """
+        """Update the weights, or return False if the step was skipped. A graph captures this."""
         if self.owned is not None:
             self.owned.average_gradients()
         self.counts.rescale()
@@ -300,10 +291,7 @@ class Stepper:
         return changed
 
     def step(self, progress: Progress, last_step: int) -> None:
-        """Finish one step, and count it as taken or missed.
-
-        NumericError N102 if more steps in a row than ``plan.max_missed`` were missed.
-        """
+        """Finish one step. N102 if more than ``max_missed`` in a row were missed."""
         self._position = (progress.scheduled, last_step)
         if not self.updated:
             self.set_rates(progress, last_step)
@@ -383,10 +371,9 @@ class Stepper:
 
 
 def all_finite(model: nn.Module, but: Mapping[str, bool]) -> bool:
-    """Return whether all weights and buffers are finite.
+    """Return whether all weights and buffers are finite. Reads the device once.
 
-    ``but`` names buffers that may be infinite, with True if they may also be NaN. Reads the device
-    once, and once more for each of these.
+    ``but`` names buffers that may be infinite, with True if they may also be NaN.
     """
     checked = [weight.detach() for weight in model.parameters() if weight.is_floating_point()]
     for name, buffer in model.named_buffers():
@@ -407,10 +394,7 @@ def infinite_buffers(model: nn.Module) -> dict[str, bool]:
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all elements are finite, from one norm over all tensors.
-
-    Reads the device once. Sharded tensors have a norm of their own, which all ranks gather.
-    """
+    """Return whether all elements are finite, from one norm. Reads the device once."""
     filled = [tensor for tensor in tensors if tensor.numel()]
     norms: list[Tensor] = []
     if shards := [tensor for tensor in filled if is_sharded(tensor)]:

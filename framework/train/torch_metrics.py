@@ -74,10 +74,7 @@ class TorchMetrics:
         return list(self._metrics)
 
     def add(self, predictions: Sequence[Tensor], quiet: bool = False) -> None:
-        """Show a batch to the metrics, unless nothing counts. Does not wait for the device.
-
-        With ``quiet``, warnings are dropped.
-        """
+        """Show a batch to the metrics, unless nothing counts. Does not wait for the device."""
         if not len(predictions[1]):
             return
         self._num_added += 1
@@ -114,11 +111,7 @@ class TorchMetrics:
         return {name: value.detach().cpu() for name, value in results.items()}
 
     def tried(self, predictions: tuple[Tensor, Tensor] | None) -> dict[str, float]:
-        """Return each number that a few records give, on this rank alone.
-
-        If nothing in them counts, a record of zeros is tried. ConfigError C332 if the metrics do
-        not fit what the objective predicts.
-        """
+        """Return the numbers of a few records, or one of zeros, on this rank. ConfigError C332."""
         if predictions is None:
             what = "the objective predicts nothing that metrics could compare"
             fix = "return Outcome(..., predictions=(what the model says, what is right))"
@@ -170,7 +163,6 @@ class TorchMetrics:
 
 
 def _named(name: str, value: Any) -> dict[str, Tensor]:
-    """Return the result of a metric by name; several with names of their own."""
     if isinstance(value, Mapping):
         named: dict[str, Tensor] = {}
         for key, item in value.items():
@@ -185,7 +177,7 @@ def _named(name: str, value: Any) -> dict[str, Tensor]:
 
 
 def gathered(state: Tensor, parallel: Parallel) -> list[Tensor]:
-    """Return a tensor of each rank, on the device of this rank's. Sizes may differ.
+    """Return a tensor of each rank, on this rank's device. Sizes may differ.
 
     A rank without records has an empty tensor of any type, and takes the others' type.
     """

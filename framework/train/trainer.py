@@ -215,7 +215,6 @@ class Trainer:
         self.parts.clock.skip()
 
     def _make_passes(self) -> Callable[[Batch, float, bool], Outcome]:
-        """Return the passes over the present model: as they are, or captured as a CUDA graph."""
         parts = self.parts
         self._counts.watch(parts.model)
         own = (parts.model, parts.objective, parts.parallel, parts.precision)
@@ -310,10 +309,7 @@ class Trainer:
         return best
 
     def _save(self, best: bool, weights: bool) -> None:
-        """Save the state to resume from, and if ``weights``, the weights of the model alone.
-
-        NumericError N101, and nothing is saved, if a weight is NaN or infinite.
-        """
+        """Save the state, and ``weights`` alone. N101 and nothing saved if one is not finite."""
         parts = self.parts
         if parts.checkpoints is None:
             return

@@ -1,7 +1,7 @@
 """The pace of a run, its watchers, and who of several ranks made whom wait.
 
-A step ends with an exchange of gradients, in which all ranks wait for the last one. That rank is
-late if its own work took longer than that of the others, who waited as long.
+All ranks wait for the last one when they exchange gradients. That rank is late if its own work took
+longer than that of the others, who waited as long.
 """
 
 import math
@@ -80,10 +80,7 @@ class TrainPace:
 
 
 def value_of(means: Mapping[str, float], metric: str) -> float | None:
-    """Return a metric of a validation; None if there is no such metric.
-
-    With several validation sets, a name without a set's is of the first set.
-    """
+    """Return a metric of a validation, or None. A name without a set's is of the first set."""
     if metric in means:
         return means[metric]
     return next((means[name] for name in means if name.endswith(f".{metric}")), None)
@@ -105,9 +102,9 @@ class Goal:
     key: str = "best.metric"  # the option that names it, for messages
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        """Return whether the metrics ``new`` are better than ``old``, which may lack this one.
+        """Return whether ``new`` is better than ``old``, which may lack the metric. C331.
 
-        A number is better than NaN. ConfigError C331 if ``new`` lacks the metric.
+        A number is better than NaN.
         """
         value = value_of(new, self.metric)
         if value is None:
@@ -188,10 +185,7 @@ class Idle(Watcher):
 
 @final
 class Watching:
-    """Calls watchers by name. All ranks have the same names, and rank 0 calls them.
-
-    ``packages`` are prefixes of the user's module names, for messages.
-    """
+    """Calls watchers by name. All ranks have the same names, and rank 0 calls them."""
 
     def __init__(
         self,
@@ -237,7 +231,6 @@ class Watching:
         return bytes(self._parallel.gather(words)[0].tolist()).decode().strip()
 
     def _called(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of a watcher. An error names the user's file and line."""
         try:
             return call(*arguments)
         except Exception as error:
@@ -246,10 +239,7 @@ class Watching:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what each watcher remembers, and the reason that is not agreed on yet.
-
-        ConfigError C334 for what no state can hold.
-        """
+        """Return what watchers remember, and a reason that is not agreed on yet. C334."""
         states: dict[str, Any] = {}
         for name, watcher in self._watchers.items():
             states[name] = self._called(name, watcher.state_dict)
@@ -306,10 +296,7 @@ class RankWatch:
         return self._report(self._totals_s, self._steps)
 
     def take(self, spans: Mapping[str, Span]) -> RankReport | None:
-        """Gather what the ranks measured since the last report. All ranks call it together.
-
-        Only rank 0 gets the result.
-        """
+        """Return on rank 0 what all ranks measured since the last report. They call it together."""
         if self._clock is None:
             return None
         measured = [spans.get(name, Span()) for name in NAMES]
@@ -375,10 +362,7 @@ def late_steps(own_s: Array, exchange_s: Array) -> LateSteps:
 
 
 def late_rank(steps: LateSteps, num_ranks: int) -> LateRank | None:
-    """Return the rank for which the others wait most; None if it may be so by chance.
-
-    If chance made a rank the last one of a step, each would be it equally often.
-    """
+    """Return the rank for which the others wait most; None if each could be it by chance."""
     lost_s = steps.late_s.sum(axis=1)
     rank = int(lost_s.argmax())
     of_others_s = (lost_s.sum() - lost_s[rank]) / (num_ranks - 1)

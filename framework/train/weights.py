@@ -1,8 +1,7 @@
 """The weights of a model: the first ones, those that are not trained, and their moving average.
 
-Source of lookahead: Zhang et al., "Lookahead optimizer: k steps forward, 1 step back", 2019; as an
-average whose decay rises over the run: hlb-CIFAR10 and Jordan, "94% on CIFAR-10 in 3.29 seconds on
-a single GPU", 2024.
+Source of lookahead: Zhang et al., "Lookahead optimizer", 2019; as an average whose decay rises over
+the run: hlb-CIFAR10 and Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024.
 """
 
 import math
@@ -203,11 +202,10 @@ def freeze_layers(model: nn.Module, freeze: Any) -> Thaws:
 @final
 @dataclass
 class Freeze:
-    """The frozen layers of a model, which thaw step by step.
+    """The frozen layers of a model, which thaw step by step. No optimizer moves or decays them.
 
-    A frozen parameter has no gradient, so that no optimizer moves or decays it. Batch norm whose
-    own parameters are all frozen, or whose statistics belong to a frozen module, does not update
-    its statistics.
+    Batch norm whose own parameters are all frozen, or whose statistics belong to a frozen module,
+    does not update its statistics.
     """
 
     model: nn.Module  # the user's own, not what wraps it
