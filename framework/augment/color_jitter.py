@@ -76,10 +76,7 @@ class ColorJitter(pixels.PixelAugment):
 
 
 def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | None:
-    """Do the steps in two passes over colored images on the CPU.
-
-    None if the compiled function is missing or is not made for this input.
-    """
+    """Do the steps in two passes in C; None if the function is not there or not made for this."""
     # The device comes first: torch's compiler cannot look into ``find``.
     if image.device.type != "cpu" or image.dtype not in (torch.uint8, torch.float32):
         return None

@@ -1,10 +1,9 @@
 """Several augments in turn, and how a batch is finished on the device with any augment.
 
-Finishing draws random numbers, augments the batch, and may compile both: some forty operators
-become a handful of GPU kernels that read each pixel once. Compilers round less often than
-operators, unless options of torch forbid it; exponentials and powers differ anyway, so only
-augments that are ``exact`` are compiled. The first batch of each shape is computed both ways, and
-any difference turns compiling off.
+Compiled, some forty operators become a handful of GPU kernels that read each pixel once. Compilers
+round less often than operators, unless options of torch forbid it; exponentials and powers differ
+anyway, so only augments that are ``exact`` are compiled. The first batch of each shape is computed
+both ways, and any difference turns compiling off.
 """
 
 import inspect
@@ -139,11 +138,10 @@ def finish_with(
 
 @final
 class Fused:
-    """``finish``, compiled.
+    """``finish``, compiled for each shape of batch, up to eight, when it first appears.
 
     If that fails or gives another number, ``tell`` gets the reason once, and the operators are
-    used instead. Each shape of batch, up to eight, is compiled when it first appears. That takes
-    seconds, and torch keeps the result on disk.
+    used instead. Compiling takes seconds, and torch keeps the result on disk.
     """
 
     def __init__(self, finish: Keyed, tell: Callable[[str], None]) -> None:

@@ -94,9 +94,7 @@ def shifted(
 ) -> Tensor:
     """Pad, cut and mirror images ([B, C, H, W] of any dtype) as ``changed_at_once`` does.
 
-    With ``reflects``, the padding mirrors the image without repeating its border, as ``reflect``
-    does in torch. ValueError if the image is not larger than the padding.
-
+    Padding that ``reflects`` leaves out the border; ValueError if it is not smaller than the image.
     Each record is mirrored on its way into the padded batch. A cut is then a strided window of the
     padded memory, and one ``index_select`` copies the windows of all records.
     """

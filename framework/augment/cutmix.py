@@ -1,7 +1,4 @@
-"""A box of each image is another record's, and the label is blended by the box's area.
-
-Source: Yun et al., "CutMix".
-"""
+"""A box of each image is another record's, and labels are blended by area."""
 
 from typing import final
 
@@ -30,6 +27,7 @@ class CutMix(BlendedTarget):
 
     The center of a box is anywhere, and the box ends at the image's sides, as in torchvision. A
     label map takes the same box from the partner's. As the ``target``, it changes in nothing else.
+    Source: Yun et al., "CutMix".
     """
 
     num_draws = 4

@@ -12,10 +12,7 @@ from framework.contracts.data import chance
 
 
 def words(image: Tensor) -> Tensor:
-    """View four uint8 pixels of a row as one int32 if possible: moving words is 4 times as fast.
-
-    A compiled kernel does so by itself.
-    """
+    """View four uint8 pixels of a row as one int32 if possible: moving words is 4 times as fast."""
     if is_compiling() or image.dtype != torch.uint8 or not image.is_contiguous():
         return image
     if image.shape[-1] % 4 or image.storage_offset() % 4:

@@ -1,10 +1,8 @@
 """Mixup: each image and its label is blended with another record's.
 
-Source: Zhang et al., "mixup: beyond empirical risk minimization".
-
 Shares are drawn by a table of the quantile function, made on the host in float64 and read with
-linear interpolation. Reading rounds once per kernel, so every device gives the same number. No
-sampler, logarithm or power does.
+linear interpolation, which rounds alike on every device. No sampler, logarithm or power does.
+Source: Zhang et al., "mixup: beyond empirical risk minimization".
 """
 
 import math
@@ -75,10 +73,7 @@ def partner(values: Tensor) -> Tensor:
 
 
 def blended(values: Tensor, share: Tensor) -> Tensor:
-    """Return ``share`` (float32 [B]) of each record's values plus the rest of its partner's.
-
-    Three roundings, the same on every device.
-    """
+    """Return ``share`` (float32 [B]) of each record's values, and the rest of its partner's."""
     share = share.view(-1, *[1] * (values.dim() - 1))
     return (values * share).add_(partner(values) * (1 - share))
 

@@ -1,7 +1,6 @@
 """Normalize uint8 pixels on the device, so that a quarter of the bytes cross the bus.
 
-What the augments share is here, too: their fields, label maps, and one change of uint8 pixels that
-cuts, mirrors and normalizes at once.
+What the augments share is here, too: their fields, label maps, and one change of uint8 pixels.
 """
 
 from collections.abc import Sequence
@@ -75,10 +74,7 @@ class PixelAugment(AugmentTraits):
 
 
 def inverted(labels: Tensor) -> Tensor:
-    """Return ``IGNORE`` minus each number (uint8); a second call restores the numbers.
-
-    Between the two, an operation that fills in zeros fills in ``IGNORE``.
-    """
+    """Return ``IGNORE`` minus each number (uint8), so that zeros filled in become ``IGNORE``."""
     return IGNORE - labels
 
 
@@ -225,10 +221,7 @@ def _scale_and_shift(
 def normalized(
     image: Tensor, mean: Sequence[float], std: Sequence[float], form: PixelForm = PLAIN
 ) -> Tensor:
-    """Return ``(pixel - mean) / std`` per channel, for pixels in [0, 1].
-
-    The product and the sum round separately, so every device gives the same result.
-    """
+    """Return ``(pixel - mean) / std`` per channel, for pixels in [0, 1], alike on every device."""
     scale, shift = scale_and_shift(image, mean, std)
     result = changed_at_once(image, PixelChange(scale=scale, shift=shift), form)
     if result is not None:

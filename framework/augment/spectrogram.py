@@ -1,7 +1,6 @@
 """Waveforms become log-mel spectrograms, on the device.
 
-Source: the scale, the triangles and their areas are Slaney's (Auditory Toolbox, 1998), as in
-librosa's ``filters.mel``.
+Source: scale, triangles and areas are Slaney's (Auditory Toolbox, 1998), as in librosa.
 """
 
 import math
@@ -90,10 +89,7 @@ class Spectrogram:
 
 
 def mel_filters(rate: int, window: int, bands: int, low: float, high: float) -> Tensor:
-    """Return triangles over the frequencies of a transform: float32 [bands, window // 2 + 1].
-
-    The area of each, in Hz, is 1.
-    """
+    """Return triangles of area 1 (in Hz) over a transform: float32 [bands, window // 2 + 1]."""
     mels = torch.linspace(_mel(low), _mel(high), bands + 2, dtype=torch.float64)
     above = (mels - LINEAR_HZ * MELS_PER_HZ).clamp(min=0)
     edges = torch.where(above > 0, LINEAR_HZ * (above * OCTAVE).exp(), mels / MELS_PER_HZ)  # in Hz

@@ -74,10 +74,7 @@ class Classify(ClassObjective):
 
 
 def mean_logits(model: nn.Module, image: Tensor, tta: str) -> Tensor:
-    """Return the mean logits [B, classes] over the views of ``image`` (float [B, C, H, W]).
-
-    ValueError for data that is no image, or a model that classifies pixels.
-    """
+    """Return mean logits [B, classes] over views of ``image`` (float [B, C, H, W]). ValueError."""
     if image.dim() != 4:
         raise ValueError(f"tta = {tta} changes images, and the input has {image.dim()} dimensions")
 

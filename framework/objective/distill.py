@@ -1,7 +1,4 @@
-"""One class per record, learned from labels and from the predictions of a teacher.
-
-Source: Hinton et al., "Distilling the knowledge in a neural network", 2015.
-"""
+"""One class per record, learned from labels and from the predictions of a teacher."""
 
 from collections.abc import Sequence
 from typing import final
@@ -20,6 +17,7 @@ class Distill(ClassObjective):
     """Cross-entropy with the labels, and the divergence from the teacher's probabilities.
 
     The loss is ``(1 - share) * labels + share * teacher``, both of which are logged.
+    Source: Hinton et al., "Distilling the knowledge in a neural network", 2015.
 
     Args:
         teacher: A model with logits of the same shape. It is not trained.

@@ -1,7 +1,4 @@
-"""One class per record: focal loss, in which records that are already right count little.
-
-Source: Lin et al., "Focal loss for dense object detection", 2017.
-"""
+"""One class per record: focal loss, in which records that are already right count little."""
 
 from collections.abc import Sequence
 from typing import final
@@ -22,6 +19,7 @@ class Focal(ClassObjective):
     """Cross-entropy times ``(1 - p) ** gamma``, with the probability p of the right class.
 
     ``class_weights`` has a weight for each class, or is None.
+    Source: Lin et al., "Focal loss for dense object detection", 2017.
     """
 
     def __init__(

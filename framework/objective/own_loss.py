@@ -110,10 +110,7 @@ class OwnLoss:
         return outcome
 
     def _count(self, batch: Batch, values: Mapping[str, Tensor], target: Tensor) -> Tensor | None:
-        """Return the count that the losses are a mean over; None if it is the records.
-
-        If passes and ranks cannot be weighed, ``unknown_mean`` becomes the error that says why.
-        """
+        """Return the count that the losses are a mean over, or None, and set ``unknown_mean``."""
         over: dict[int | None, str] = {}  # a loss by the label that its mean leaves out
         for name, loss in self.losses.items():
             if values[name].dim():  # its values for the records are averaged
@@ -158,7 +155,6 @@ class OwnLoss:
         return new["loss"] < old["loss"]
 
     def _compared(self, output: Any, target: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return ``Outcome.predictions``: numbers, or the probabilities and numbers of classes."""
         if not isinstance(output, Tensor):
             return None
         if target.is_floating_point() or not self._gives_classes(output):

@@ -1,7 +1,6 @@
 """Texts from sequences: CTC to learn, the character error rate to look at.
 
-Source: Graves et al., "Connectionist Temporal Classification: Labelling Unsegmented Sequence Data
-with Recurrent Neural Networks", 2006.
+Source: Graves et al., "Connectionist Temporal Classification", 2006.
 """
 
 from collections.abc import Mapping, Sequence

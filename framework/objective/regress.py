@@ -61,10 +61,7 @@ class Regress(Ranked):
         return PredictedNumbers(predicted(model, batch, self.inputs).float())
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
-        """Return the coefficient of determination, as scikit-learn's ``r2_score`` does.
-
-        A target that does not vary is explained (1) if no guess is wrong, else not (0).
-        """
+        """Return R2 as scikit-learn does: 1 or 0 for a target that does not vary."""
         variation = totals["squares"] - totals["targets"].square() / totals["records"].clamp(min=1)
         varies = variation > 0
         share = 1 - totals["errors"] / torch.where(varies, variation, 1.0)

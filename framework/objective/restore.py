@@ -55,5 +55,4 @@ class Restore(Ranked):
 
 
 def _floats(image: Tensor) -> Tensor:
-    """Return float32; uint8 over 255."""
     return image.float() / 255 if image.dtype == torch.uint8 else image.float()

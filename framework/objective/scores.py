@@ -32,10 +32,7 @@ class HasLogits(Protocol):
 
 
 def prediction(output: Any) -> Any:
-    """Return a model's prediction: the output itself, its ``logits``, or its ``out``.
-
-    ``out`` is what the segmentation models of torchvision call it.
-    """
+    """Return a model's output, or the ``logits`` or ``out`` (of torchvision's models) in it."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, HasLogits):
@@ -51,10 +48,7 @@ def predicted(model: nn.Module, batch: Batch, names: Sequence[str]) -> Any:
 
 
 def for_target(output: Any, target: Any) -> Any:
-    """Return an output [B, 1] as [B] if the target is one number per record, else as it is.
-
-    Losses of torch would compare each record of [B, 1] with every target of [B].
-    """
+    """Return [B, 1] as [B] for a target [B], with which losses of torch would broadcast it."""
     if not isinstance(output, Tensor) or not isinstance(target, Tensor):
         return output
     if target.dim() == 1 and output.shape == (len(target), 1):
@@ -70,10 +64,9 @@ def check_shapes(guess: Tensor, target: Tensor, name: str) -> None:
 
 
 class Ranked:
-    """Base of the objectives whose validations are compared metric by metric.
+    """Base of the objectives whose validations are compared by the first metric that differs.
 
-    The first metric of ``ranking`` that differs decides. After a minus sign, less is better. A
-    missing metric counts as 0.
+    After a minus sign in ``ranking``, less is better. A missing metric counts as 0.
     """
 
     ranking: tuple[str, ...]
@@ -91,13 +84,8 @@ class ClassObjective(Ranked):
     """Base of the objectives of one class per record, or per pixel.
 
     Loss and accuracy are means over the labels other than ``ignore_index``. Better: higher
-    accuracy, then lower loss.
-
-    Args:
-        input: The field that the model takes, or several.
-        target: The field of classes: integers [B, ...], or float [B, classes] of shares, of which
-            the largest is right.
-        ignore_index: The number of labels that count in nothing.
+    accuracy, then lower loss. ``target`` has classes, integers [B, ...], or shares of them, float
+    [B, classes], of which the largest is right.
     """
 
     ranking = ("accuracy", "-loss")
@@ -165,10 +153,7 @@ class ClassObjective(Ranked):
 
 @final
 class ClassWeights:
-    """The weight of each class in a cross-entropy; None: all classes weigh the same.
-
-    ConfigError C316 unless the weights are numbers of at least 0.
-    """
+    """The weight of each class in a cross-entropy; None: all weigh the same. ConfigError C316."""
 
     def __init__(self, values: Sequence[float] | None) -> None:
         self._where = f"objective.class_weights = {values}"[:100]
@@ -182,10 +167,7 @@ class ClassWeights:
         self._weights = torch.tensor(values, dtype=torch.float32)
 
     def on(self, logits: Tensor) -> Tensor | None:
-        """Return the weights for logits, on their device: float32 [classes], or None.
-
-        ConfigError C316 if the model gives another number of classes.
-        """
+        """Return the weights for logits, on their device: float32 [classes], or None. C316."""
         if self._weights is None:
             return None
         if len(self._weights) != logits.shape[1]:

@@ -1,7 +1,4 @@
-"""One class per pixel: cross-entropy and Dice to learn, the mean IoU over the classes to look at.
-
-Source of the Dice loss: Milletari et al., "V-Net", 2016.
-"""
+"""One class per pixel: cross-entropy and Dice to learn, the mean IoU over classes to look at."""
 
 from collections.abc import Mapping
 from typing import final
@@ -24,13 +21,12 @@ class Segment(Ranked):
 
     ``target`` is a label map: integers [B, 1, H, W] or [B, H, W]. Its pixels of ``IGNORE``
     (255) have no class, and count in nothing. The loss is the mean over the others, and ``pixels``
-    is the share of them whose class is right.
-
-    ``iou`` is intersection over union, summed over the pixels of all records and ranks, of each
-    class, averaged over the classes that occur in target or guess. This is exact.
+    is the share of them whose class is right. ``iou`` is intersection over union, summed over the
+    pixels of all records and ranks, averaged over the classes that occur in target or guess.
 
     ``dice`` is the weight of the Dice loss beside the cross-entropy: if it is above 0, both are
     logged. ``ignore`` is another class whose pixels count as those of ``IGNORE``.
+    Source of the Dice loss: Milletari et al., "V-Net", 2016.
     """
 
     ranking = ("iou", "-loss", "pixels")
@@ -91,8 +87,8 @@ class Segment(Ranked):
 def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
     """Return 1 minus the Dice coefficient of each record, averaged over the classes: float [B].
 
-    A class that a record does not have wants a probability of 0 at each of its pixels. Pixels of
-    ``IGNORE`` are left out. Logits are float [B, classes, H, W], the target int64 [B, H, W].
+    A class that a record does not have wants a probability of 0 at each pixel except ``IGNORE``.
+    Logits are float [B, classes, H, W], the target int64 [B, H, W].
     """
     counted = (target != IGNORE).unsqueeze(1)
     places = torch.where(counted, target.unsqueeze(1), 0)
@@ -104,10 +100,7 @@ def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def confusion_of(guess: Tensor, target: Tensor, num_classes: int) -> Tensor:
-    """Return how many pixels of each class have each guess: int64 [num_classes, num_classes].
-
-    ``guess`` and ``target`` are int64 of one shape. Pixels of ``IGNORE`` are left out.
-    """
+    """Return how many pixels, except those of ``IGNORE``, have each class and guess: int64."""
     counted = target != IGNORE
     # Without a selection or torch.bincount, which wait for the device.
     place = torch.where(counted, target, 0) * num_classes + guess

@@ -64,10 +64,7 @@ class AMP:
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the scale of ``state``. A precision without a scale has an empty state.
-
-        Then the scale begins as in a new run.
-        """
+        """Continue with the scale of ``state``. One of a precision without a scale is empty."""
         if not state:
             return
         self._scaler.load_state_dict(state)

@@ -16,6 +16,7 @@ import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, final
@@ -59,12 +60,15 @@ class Saved(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """The end of the file of a state."""
+    """The end of the file of a state. The newest one is the largest."""
 
-    step: int
     sequence: int  # counts the saves of all runs in the folder: steps may repeat, and clocks jump
+    step: int
     length: int  # bytes of the state
     crc: int  # CRC32 of the state
+
+
+NO_STAMP = Stamp(0, 0, 0, 0)  # of a damaged file
 
 
 class RecoveredState(NamedTuple):
@@ -89,7 +93,7 @@ class CheckpointFolder:
     def __post_init__(self) -> None:
         self.folder = self.run_dir / FOLDER
         remove_leftovers(self.folder)
-        self._sequence = max((sequence for sequence, _ in _by_age(self.folder)), default=0)
+        self._sequence = max((stamp.sequence for stamp, _ in _by_age(self.folder)), default=0)
         self._saved_at = time.monotonic()
         self._is_checked = False
 
@@ -249,7 +253,7 @@ def read_stamp(file: IO[bytes]) -> Stamp:
         raise Damaged(f"written in version {version}, this paceline reads {VERSION}")
     if length != size - END_BYTES:
         raise Damaged(f"{size} bytes long instead of {length + END_BYTES}")
-    return Stamp(step, sequence, length, crc)
+    return Stamp(sequence, step, length, crc)
 
 
 def has_stamp(file: IO[bytes]) -> bool:
@@ -284,24 +288,20 @@ def newest_path(run_dir: Path) -> Path | None:
 def saved_steps(run_dir: Path) -> dict[int, Path]:
     """Return the file of each state by its step, unread, without those older than a resume."""
     steps: dict[int, Path] = {}
-    for sequence, path in _by_age(run_dir / FOLDER):
-        if sequence:  # else it has no stamp
-            with open(path, "rb") as file:
-                step = read_stamp(file).step
-            if step < min(steps, default=step + 1):
-                steps[step] = path
+    for stamp, path in _by_age(run_dir / FOLDER):
+        if stamp != NO_STAMP and stamp.step < min(steps, default=math.inf):
+            steps[stamp.step] = path
     return steps
 
 
-def _by_age(folder: Path) -> list[tuple[int, Path]]:
-    """Return sequence and path of all states, the newest first, those without a stamp last."""
-    states: list[tuple[int, Path]] = []
+def _by_age(folder: Path) -> list[tuple[Stamp, Path]]:
+    """Return stamp and path of all states, the newest first, those without a stamp last."""
+    states: list[tuple[Stamp, Path]] = []
     for path in folder.glob("step-*.pt"):
-        try:
-            with open(path, "rb") as file:
-                states.append((read_stamp(file).sequence, path))
-        except (OSError, Damaged):
-            states.append((0, path))
+        stamp = NO_STAMP
+        with suppress(OSError, Damaged), open(path, "rb") as file:
+            stamp = read_stamp(file)
+        states.append((stamp, path))
     return sorted(states, reverse=True)
 
 

@@ -73,9 +73,7 @@ def scaling_of(optim: dict[str, Any], batch_size: int) -> Scaling:
 
 
 def matching(patterns: str | Sequence[str], names: Iterable[str]) -> list[str]:
-    """Return the names that a pattern matches, as ``head`` does ``head.weight``, and ``*.norm?``
-    ``layers.0.norm1.bias``.
-    """
+    """Return the names that patterns match, or whose modules they match: ``head``, ``*.norm?``."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
     matched: list[str] = []
     for name in names:
@@ -170,23 +168,19 @@ def parameter_groups(
         if blocks is not None and number not in typed and name not in owned:
             place = blocks.number_of[name]
         members.setdefault((number, place, name in free), []).append(parameter)
+    every = [("others" if groups else "all", {}), *groups.items(), (GROUP, {})]
     result: list[Group] = []
     for (number, place, is_free), own_parameters in sorted(members.items(), key=lambda x: x[0]):
-        words = ["others" if groups else "all"]
-        own: Group = {}
-        if number > len(groups):
-            words = [GROUP]
-        elif number:
-            name, options = list(groups.items())[number - 1]
-            words = [name]
-            if name.isdigit() and isinstance(options["match"], str):  # a list's group has no name
-                words = [options["match"]]
-            own = {key: options[key] for key in options if key not in ("match", "lr_factor")}
-            if "lr_factor" in options:
-                if rate is None:
-                    where = f"optim.groups.{name}.lr_factor = {options['lr_factor']}"
-                    raise ConfigError(147, where, what, "set optim.lr")
-                own["lr"] = rate * options["lr_factor"]
+        name, options = every[number]
+        own: Group = {key: options[key] for key in options if key not in ("match", "lr_factor")}
+        if "lr_factor" in options:
+            if rate is None:
+                where = f"optim.groups.{name}.lr_factor = {options['lr_factor']}"
+                raise ConfigError(147, where, what, "set optim.lr")
+            own["lr"] = rate * options["lr_factor"]
+        words = [name]
+        if name.isdigit() and isinstance(options["match"], str):  # a list's group has no name
+            words = [options["match"]]
         if decay is not None and blocks is not None and place != ALL:
             words.append(f"block {place}")
             own["lr"] = own.get("lr", rate) * decay ** (blocks.depth - 1 - place)
@@ -235,16 +229,11 @@ class ModelBlocks:
     The model itself is opened. So is a Sequential or a list with modules that have parts, and a
     module with such a list of modules inside. Everything else is a block. A normalization module
     belongs to the block before it, and a parameter of an opened module to the block after it.
-
-    Attributes:
-        names: The name of each block's first module.
-        number_of: The number of each parameter's block, from 0, by the parameter's name.
-        depth: The number of blocks, at least 1.
     """
 
     def __init__(self, model: "nn.Module") -> None:
-        self.names: list[str] = []
-        self.number_of: dict[str, int] = {}
+        self.names: list[str] = []  # of each block's first module
+        self.number_of: dict[str, int] = {}  # from 0, of each parameter's block, by its name
         self._open(model, "")
         self.depth = max(1, len(self.names))
         self.number_of = {name: min(n, self.depth - 1) for name, n in self.number_of.items()}
