@@ -46,10 +46,8 @@ def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
 class Flip(PixelAugment):
     """Random mirror images, in training only. Label maps are flipped with the images.
 
-    Attributes:
-        flip: Probability of a mirror image.
-        flip_vertical: Probability of turning the image upside down.
-        alternating: Draws that alternate from epoch to epoch, as ``AugmentTraits`` says.
+    ``flip`` is the probability of a mirror image, ``flip_vertical`` that of an upside-down one.
+    With ``alternate``, draws alternate from epoch to epoch, as ``AugmentTraits.alternating`` says.
     """
 
     num_draws = 2

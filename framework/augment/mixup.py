@@ -85,13 +85,9 @@ class BlendedTarget(PixelAugment):
     number of ranks or another accumulation, other pairs are blended, with the same shares, and the
     losses change. A rank that holds one record of a short last batch blends nothing.
 
-    Attributes:
-        target: Floats, or class numbers, which become shares of ``num_classes``
-            (float32 [B, num_classes]). ``objective=classify`` takes both.
-        num_classes: How many classes there are; None for a target of floats.
-        alpha: Each record draws its share from Beta(alpha, alpha).
-        probability: Probability that a record is blended at all.
-        ignore_index: The number of labels that are no class, and so have no share.
+    ``target`` has floats, or classes, which become shares of ``num_classes`` (float32 [B,
+    num_classes]) but for the labels ``ignore_index``. Records are blended with ``probability``, by
+    shares drawn from Beta(``alpha``, ``alpha``).
     """
 
     exact = True

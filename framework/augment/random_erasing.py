@@ -24,13 +24,10 @@ from framework.contracts.data import chance
 class RandomErasing(PixelAugment):
     """Painted boxes in training. Label maps stay: what was there is still to be predicted.
 
-    Attributes:
-        probability: Probability of a box.
-        scale: Least and largest share of the area.
-        ratio: Least and largest ratio of height to width.
-        value: The paint, per channel or one for all, in the range of the pixels. 0 is black, and
-            white is 255 (of uint16: 65535) as stored, or 1 after ColorJitter, Mixup or Kornia.
-            After normalizing, 0 is the mean.
+    ``scale`` is [least, largest] share of the area, and ``ratio`` that of height to width.
+    ``value`` is the paint, per channel or one for all, in the range of the pixels: 0 is black, and
+    white is 255 (of uint16: 65535) as stored, or 1 after ColorJitter, Mixup or Kornia. After
+    normalizing, 0 is the mean.
     """
 
     num_draws = 5

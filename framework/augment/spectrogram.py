@@ -22,16 +22,12 @@ OCTAVE = math.log(6.4) / 27  # a mel above LINEAR_HZ, as a logarithm of frequenc
 class Spectrogram:
     """The logarithm of the power in bands of the mel scale.
 
-    [B, T] becomes [B, bands, frames], [B, T, C] becomes [B, C, bands, frames]. There are
-    T // hop + 1 frames, and a frame's middle is at a multiple of ``hop``; zeros surround a sound.
+    [B, T] becomes [B, bands, frames], [B, T, C] becomes [B, C, bands, frames]. There are T // hop +
+    1 frames, and a frame's middle is at a multiple of ``hop``; zeros surround a sound.
     ``<field>_length`` becomes frames, too. A list of sounds becomes a list.
 
-    Args:
-        field: A field of float waveforms, or several.
-        rate: Samples per second of the waveforms.
-        window: Samples of a frame, weighted by Hann's window.
-        hop: Samples between frames.
-        bands: The number of bands, between ``low`` and ``high`` Hz; None: half the rate.
+    ``rate`` is in samples per second. ``window`` (of Hann) and ``hop`` are the samples of a frame,
+    and between frames. The ``bands`` lie between ``low`` and ``high`` Hz; None: half the rate.
     """
 
     num_draws = 0

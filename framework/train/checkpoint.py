@@ -46,6 +46,7 @@ LARGEST = 1 << 63  # no tensor holds an integer of this size
 MOST_VIEWED = 4
 MOST_SHARED = 8  # how many values may come of a byte of a file that refers to some repeatedly
 DEEPEST = 100  # lists in lists
+State = dict[str, Any]
 
 
 class Damaged(Exception):
@@ -74,7 +75,7 @@ NO_STAMP = Stamp(0, 0, 0, 0)  # of a damaged file
 class RecoveredState(NamedTuple):
     """The newest state that is whole."""
 
-    state: dict[str, Any]
+    state: State
     path: Path
     damaged: tuple[str, ...]  # the newer files that are damaged, and what is wrong with them
 
@@ -101,12 +102,7 @@ class CheckpointFolder:
         return self.every_s is not None and time.monotonic() - self._saved_at > self.every_s
 
     def save(
-        self,
-        step: int,
-        state: dict[str, Any],
-        weights: dict[str, Any] | None,
-        best: bool,
-        final: bool,
+        self, step: int, state: State, weights: State | None, best: bool, final: bool
     ) -> Saved:
         """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
         if not self._is_checked:
@@ -115,7 +111,7 @@ class CheckpointFolder:
             if foreign := foreign_value(state.get("optimizer", {}), state.get("model", {})):
                 fix = "keep dense tensors and plain values there"
                 self.warn(f"warning: {foreign}: this run cannot be resumed; {fix}")
-        files: dict[str, dict[str, Any]] = {}
+        files: dict[str, State] = {}
         if weights is not None:
             for name in ("last", "best") if best else ("last",):
                 files[f"{name}.pt"] = weights
@@ -211,7 +207,7 @@ def _on_host(value: Any, copies: dict[tuple[Any, ...], Tensor]) -> Any:
     return value
 
 
-def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> None:
+def save_state(path: Path, state: State, step: int, sequence: int) -> None:
     """Save a state so that at every instant the old file or the new one is whole."""
     with open_durable(path) as file:
         counting = _dump(state, file)
@@ -219,7 +215,7 @@ def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> N
         file.write(end + _CRC.pack(crc32(end)))
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> State:
     """Return a state, on the CPU, or raise Damaged. Nothing in the file is executed."""
     try:
         with open(path, "rb") as file:
