@@ -33,8 +33,7 @@ class Segment(Ranked):
 
     def __init__(self, input: str, target: str, dice: float = 0.0, ignore: int = IGNORE) -> None:  # noqa: A002
         if dice < 0:
-            where = f"objective.dice = {dice}"
-            raise ConfigError(318, where, "must be 0 or more", "correct it")
+            raise ConfigError(318, f"objective.dice = {dice}", "must be 0 or more", "correct it")
         self.inputs = [input]
         self.target = target
         self.dice = dice

@@ -271,9 +271,8 @@ def newest_state(run_dir: Path) -> RecoveredState:
         fix = "give the directory of a run that has saved one; "
         fix += "'hydra.run.dir=RUN_DIR resume=auto' begins a new run if there is none"
         raise CheckpointError(101, where, f"no {FOLDER}/step-*.pt there", fix)
-    what = f"no checkpoint can be read: {', '.join(damaged)}"
     fix = f"start again, or from its last weights: init={run_dir / FOLDER / 'last.pt'}"
-    raise CheckpointError(102, where, what, fix)
+    raise CheckpointError(102, where, f"no checkpoint can be read: {', '.join(damaged)}", fix)
 
 
 def newest_path(run_dir: Path) -> Path | None:

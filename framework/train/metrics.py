@@ -138,9 +138,8 @@ def check_outcome(outcome: Any, num_records: int) -> list[str]:
     else:
         is_count = count is None or (isinstance(count, Integral) and int(count) >= 0)
     if not is_count:
-        what = f"{_form(count)}: {count}"
         fix = "return an integer, or an integer tensor without dimensions on the loss's device"
-        raise ConfigError(220, "Outcome.count", what, fix)
+        raise ConfigError(220, "Outcome.count", f"{_form(count)}: {count}", fix)
     if outcome.totals == {} and outcome.losses == {}:  # the usual case costs no call
         return arrays
     _check_dict("Outcome.totals", outcome.totals)

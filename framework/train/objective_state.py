@@ -95,8 +95,7 @@ class ObjectiveState:
         now = OwnedObjects(self._objective, self._others)
         if made := self._made(now):
             what = f"makes {made[0]} in a call, so that it is not trained, or lost on a resume"
-            fix = "make it in __init__; a call may fill it"
-            raise ConfigError(392, GROUP, what, fix)
+            raise ConfigError(392, GROUP, what, "make it in __init__; a call may fill it")
         return now
 
     def check_unchanged(self, before: "OwnedObjects", refusal: str) -> None:
@@ -356,8 +355,7 @@ class OwnedObjects:
                 is_saved = True
                 if isinstance(owner, torch.optim.Optimizer):
                     self.has_optimizer = True
-                    groups = owner.param_groups
-                    trained |= {id(own) for group in groups for own in group["params"]}
+                    trained |= {id(own) for group in owner.param_groups for own in group["params"]}
             parts = _parts(owner)
             if parts is None:
                 continue

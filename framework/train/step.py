@@ -1,7 +1,7 @@
 """One optimizer step: its passes, learning rate, average of the weights, and what is not finite."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any, final
 
@@ -217,7 +217,7 @@ class Stepper:
         self._position = (0, 1)  # the newest step, and the last one
         self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
         self._least_until = min(self._until)
-        self._buffers: dict[str, Tensor] = {}
+        self._kept: dict[str, Tensor] = {}
         self._keep_buffers()
 
     @property
@@ -272,8 +272,7 @@ class Stepper:
         """Let the schedule follow a validation. All ranks take rank 0's value, to stay alike."""
         if self._plateau is not None:
             own = torch.tensor([self._plateau.value_of(means)], dtype=torch.float64)
-            value = float(parallel.gather(own)[0])
-            self.rate_changes += self._plateau.follow(value)
+            self.rate_changes += self._plateau.follow(float(parallel.gather(own)[0]))
 
     def forget_best(self) -> None:
         """Let the schedule compare no more with the validations so far."""
@@ -304,8 +303,9 @@ class Stepper:
         else:
             progress.missed += 1
             with torch.no_grad():
-                for _, buffer, kept in self._named_buffers():
-                    if kept is not None:
+                for name, buffer in self._named_buffers().items():
+                    kept = self._kept.get(name)
+                    if kept is not None and kept.shape == buffer.shape:
                         buffer.copy_(kept)
             if progress.missed > self.plan.max_missed:
                 what = f"the gradients of {progress.missed} steps in a row were not finite"
@@ -318,25 +318,16 @@ class Stepper:
 
     def _keep_buffers(self) -> None:
         """Remember the buffers, for steps that are skipped after batch norm saw their records."""
-        if not self.plan.skip_bad:
-            return
-        for name, buffer, kept in self._named_buffers():
-            if kept is None:
-                self._buffers[name] = buffer.detach().clone()
-            else:
-                kept.copy_(buffer.detach())
+        if self.plan.skip_bad:
+            own = self._named_buffers()
+            self._kept = {name: buffer.detach().clone() for name, buffer in own.items()}
 
-    def _named_buffers(self) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-        """Yield each buffer with the one that is remembered, unless its shape has changed since."""
+    def _named_buffers(self) -> dict[str, Tensor]:
         named = dict(self.model.named_buffers())  # each time, since a model may replace its buffers
         if self.owned is not None:
             for place, module in self.owned.modules.items():
                 named |= dict(module.named_buffers(place))
-        for name, buffer in named.items():
-            kept = self._buffers.get(name)
-            if kept is not None and kept.shape != buffer.shape:
-                kept = None
-            yield name, buffer, kept
+        return named
 
     def state_dict(self) -> dict[str, Any]:
         keeper = self.setter or self._plateau
