@@ -20,16 +20,15 @@ Numbers = Sequence[float] | None
 class CropFlip(pixels.PixelAugment):
     """Random shifts and mirror images in training; normalization always.
 
-    Label maps move with the image. The black parts of the image are ``IGNORE``.
-    Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
+    Label maps move with the image. The black parts of the image are ``IGNORE``. Source: the usual
+    CIFAR recipe of Lee et al., "Deeply-supervised nets".
 
-    Attributes:
+    Args:
         padding: Pixels on each side before the crop to the old size.
         flip: Probability of a mirror image.
-        mean, std: As in Normalize; None: pixels keep their dtype.
-        form: The dtype and layout of normalized pixels.
-        reflects: Whether the pixels on each side mirror the image. Otherwise they are black.
-        alternating: Draws that alternate from epoch to epoch, as ``AugmentTraits`` says.
+        mean, std, dtype: As in Normalize; None: pixels keep their dtype.
+        padding_mode: ``zeros`` (black), or ``reflect``, which mirrors the image.
+        alternate: Whether draws alternate from epoch to epoch, as ``AugmentTraits`` says.
     """
 
     num_draws = 3

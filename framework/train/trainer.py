@@ -34,17 +34,9 @@ class Trainer:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._counts = CountWeights(parts.parallel, parts.optimizer, parts.sums_records)
-        self.stepper = Stepper(
-            parts.plan,
-            parts.parallel.unwrap(parts.model),
-            parts.optimizer,
-            parts.schedule,
-            parts.precision,
-            parts.average,
-            self._counts,
-            parts.setter,
-            parts.owned,
-        )
+        model = parts.parallel.unwrap(parts.model)
+        own = (parts.optimizer, parts.schedule, parts.precision, parts.average, self._counts)
+        self.stepper = Stepper(parts.plan, model, *own, parts.setter, parts.owned)
         self._position = lambda: (self.progress.scheduled, self._last_step)
         self._passes = self._make_passes()
         self.progress = Progress()

@@ -279,11 +279,7 @@ class RankWatch:
         self._clock: KnowsOwnWork | None = None
         if parallel.world_size > 1 and isinstance(clock, KnowsOwnWork):
             self._clock = clock
-        self.restart()
-
-    def restart(self) -> None:
-        """Start again, because the first steps are not like the others."""
-        num_ranks = self._parallel.world_size
+        num_ranks = parallel.world_size
         self._totals_s: Array = np.zeros((num_ranks, len(NAMES), 2))
         own_s, exchange_s = np.zeros((num_ranks, 0, len(SPANS))), np.zeros((num_ranks, 0))
         self._steps = late_steps(own_s, exchange_s)  # of this run, on rank 0
