@@ -116,8 +116,7 @@ class TorchMetrics:
             what = "the objective predicts nothing that metrics could compare"
             fix = "return Outcome(..., predictions=(what the model says, what is right))"
             raise ConfigError(332, f"metrics = {', '.join(self._metrics)}", what, fix)
-        device = next(iter(self._metrics.values())).device
-        own = [part.to(device) for part in predictions]
+        own = [part.to(self._parallel.device) for part in predictions]
         if not len(own[1]):
             own = [part.new_zeros(1, *part.shape[1:]) for part in own]
         self.add(own, quiet=True)

@@ -148,12 +148,8 @@ class EarlyStop(Watcher):
         return f"no better {name} in {self.num_worse} validations (best: {best})"
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "metric": self.goal and self.goal.metric,
-            "best": self.best,
-            "best_step": self.best_step,
-            "num_worse": self.num_worse,
-        }
+        own = {"best": self.best, "best_step": self.best_step, "num_worse": self.num_worse}
+        return {"metric": self.goal and self.goal.metric, **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue, unless the state is of another metric."""
@@ -203,9 +199,7 @@ class Watching:
         self._watchers: Mapping[str, Watcher] = watchers if parallel.rank == 0 else {}
         self.state_dict()  # which must not fail at the first save: ConfigError C334
 
-    def call(
-        self, method: Callable[[Watcher], Callable[[Moment], str | None]], moment: Moment
-    ) -> None:
+    def call(self, method: Callable[[Watcher], Callable[[Moment], Any]], moment: Moment) -> None:
         """Call a method of each watcher, such as ``lambda watcher: watcher.after_report``."""
         if not self._watchers:
             return
