@@ -30,10 +30,9 @@ EXACT = {  # the first also keeps products apart from sums
 
 @final
 class Compose(AugmentTraits):
-    """Augments that run in the order of ``parts``.
+    """Augments that run in the order of ``parts``, each with its part of a record's random numbers.
 
-    Each gets its part of a record's row of random numbers. A new last part therefore changes the
-    numbers of the others unless it draws none.
+    A new last part therefore changes the numbers of the others unless it draws none.
     """
 
     def __init__(self, parts: Mapping[str, Augment]) -> None:
@@ -114,10 +113,7 @@ def flat_parts(parts: Mapping[str, Augment], place: str = "parts") -> Iterator[t
 def finish_with(
     augment: Augment, seed: int, training: bool, fuses: bool, say: Callable[[str], None]
 ) -> Finish:
-    """Return the function that augments a batch; without random numbers outside training.
-
-    ``fuses`` compiles it for training. ``say`` prints why that was not possible.
-    """
+    """Return the function that augments a batch. ``fuses`` compiles it; ``say`` prints why not."""
     draws = DeviceDraws(seed, augment.num_draws, traits_of(augment).alternating)
     is_random = training and draws.num_draws > 0
 

@@ -1,7 +1,4 @@
-"""Normalize uint8 pixels on the device, so that a quarter of the bytes cross the bus.
-
-What the augments share is here, too: their fields, label maps, and one change of uint8 pixels.
-"""
+"""Normalize pixels on the device, as a quarter of the bytes cross the bus; what augments share."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -230,10 +227,7 @@ def normalized(
 
 
 def changed_at_once(image: Tensor, change: PixelChange, form: PixelForm = PLAIN) -> Tensor | None:
-    """Cut, mirror and normalize uint8 images ([B, C, H, W]) in one pass: in C, or on a GPU.
-
-    None if compiled code is missing or is not made for this input. The numbers are the operators'.
-    """
+    """Change uint8 images ([B, C, H, W]) in one pass: in C, or on a GPU; None if neither fits."""
     # torch's compiler cannot look into ``find``, and makes one kernel of the operators.
     if is_compiling() or not change.fits(image):
         return None

@@ -1,7 +1,6 @@
-"""Paint over a random box of each image.
+"""Paint over a random box of each image. Source: Zhong et al., "Random erasing".
 
-Source: Zhong et al., "Random erasing data augmentation". They try up to ten boxes until one fits;
-here, the only box drawn is cut to the image's sides.
+They try up to ten boxes until one fits; here, the only box drawn is cut to the image's sides.
 """
 
 from collections.abc import Sequence

@@ -86,8 +86,7 @@ class Segment(Ranked):
 def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
     """Return 1 minus the Dice coefficient of each record, averaged over the classes: float [B].
 
-    A class that a record does not have wants a probability of 0 at each pixel except ``IGNORE``.
-    Logits are float [B, classes, H, W], the target int64 [B, H, W].
+    A class that a record lacks wants a probability of 0 at each pixel except those of ``IGNORE``.
     """
     counted = (target != IGNORE).unsqueeze(1)
     places = torch.where(counted, target.unsqueeze(1), 0)

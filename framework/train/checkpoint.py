@@ -394,10 +394,7 @@ def _check_zip(file: IO[bytes], size: int, is_whole: bool) -> None:
 def _count(
     value: Any, depth: int, known: dict[int, float], views: dict[Any, int], storages: dict[int, int]
 ) -> float:
-    """Return how many values a value consists of. One that holds itself is infinite.
-
-    Note the bytes of tensors in ``views``, and of storages. Damaged if something is not plain.
-    """
+    """Return how many values a value has, or infinity, and note the bytes of its tensors."""
     if id(value) in known:
         return known[id(value)]  # counts once more
     parts: list[Any] = []

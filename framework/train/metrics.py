@@ -201,10 +201,9 @@ def metrics_of(objective: object, totals: Mapping[str, Tensor]) -> dict[str, flo
 
 @final
 class PassResults:
-    """The results of this rank's passes since the last report.
+    """The results of this rank's passes since the last report; ``objective`` makes metrics of them.
 
-    Totals, of which ``objective`` makes metrics, are added up pass by pass, since they may be
-    large. With ``drops_bad`` they leave out passes whose loss is not finite.
+    Totals, which may be large, are added up at once; with ``drops_bad`` if the loss is finite.
     """
 
     def __init__(self, objective: object = None, drops_bad: bool = True) -> None:

@@ -87,10 +87,7 @@ class ObjectiveState:
             raise ConfigError(392, GROUP, what, "choose parallel=none")
 
     def check_called(self, model: nn.Module) -> "OwnedObjects":
-        """Return what there is after a call on a few records. C392 if it made weights or state.
-
-        The objective may hold ``model``, which is trained anyway.
-        """
+        """Return what there is after a call with ``model``. C392 if it made weights or state."""
         self._others |= {id(part) for part in (*model.modules(), *model.parameters())}
         now = OwnedObjects(self._objective, self._others)
         if made := self._made(now):
@@ -99,10 +96,7 @@ class ObjectiveState:
         return now
 
     def check_unchanged(self, before: "OwnedObjects", refusal: str) -> None:
-        """Check that nothing has changed since ``before``, after the first call. ConfigError C392.
-
-        What only the first call sets is no state, such as the number of classes.
-        """
+        """Check that nothing has changed since ``before``, after the first call. C392."""
         now = OwnedObjects(self._objective, self._others)
         for where, values in now.values.items():
             for name in changed(before.values.get(where, {}), values):
@@ -118,10 +112,9 @@ class ObjectiveState:
         return made
 
     def average_gradients(self) -> None:
-        """Give all ranks the mean of their gradients, of which one that is missing counts as zeros.
+        """Give all ranks the mean of their gradients. One that a rank lacks is 0, unless all do.
 
-        A weight without a gradient on any rank gets none. Only ranks that lack a gradient wait for
-        the device.
+        Only ranks that lack a gradient wait for the device.
         """
         weights, world_size = list(self.weights), self._parallel.world_size
         if world_size == 1 or not weights:

@@ -214,10 +214,7 @@ def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[s
 
 
 def is_normalization(module: "nn.Module") -> bool:
-    """Return whether a module normalizes, by torch's and other libraries' names of classes.
-
-    Each of its own parameters is a scale or a shift per channel, which has at most one dimension.
-    """
+    """Return whether a class has ``Norm`` in its name and parameters of one dimension at most."""
     own = list(module.parameters(recurse=False))
     return "Norm" in type(module).__name__ and all(weight.dim() <= 1 for weight in own)
 

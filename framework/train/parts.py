@@ -134,8 +134,7 @@ def evaluate(
 ) -> Results:
     """Return the mean loss and the metrics of the records of all ranks, and their number.
 
-    The model is left in evaluation mode; the caller switches it back. The random generators are
-    restored afterwards, so that learning does not depend on how often a run validates.
+    The model is left in evaluation mode. The random generators are restored afterwards.
     """
     model.eval()
     pass_results = PassResults(objective, drops_bad=False)
@@ -208,10 +207,9 @@ class GivenOutputs(nn.Module):
 def record_losses(
     objective: Objective, outputs: list[Any], batch: Batch, training: bool = False
 ) -> Tensor:
-    """Return the loss of each record of a batch whose outputs are known: float64 [B], on the host.
+    """Return the loss of each record of a batch, float64 [B] on the host, from the model's outputs.
 
-    ``outputs`` are what the model returned for the batch, call by call. Whatever the objective
-    raises for an output that cannot be cut is raised here.
+    Whatever the objective raises for an output that cannot be cut is raised here.
     """
     num_records = len(batch["index"])
     losses: list[Tensor] = []

@@ -340,10 +340,7 @@ class Stepper:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``. If this run's rates and options differ, the user typed them.
-
-        TypeError, ValueError, KeyError or RuntimeError if its form is not that of this run.
-        """
+        """Continue from ``state``. If this run's rates and options differ, the user typed them."""
         saved_groups = state["optimizer"]["param_groups"]
         keeper = self.setter or self._plateau
         self.model.load_state_dict(state["model"])
@@ -376,10 +373,7 @@ def all_finite(model: nn.Module, but: Mapping[str, bool]) -> bool:
 
 
 def infinite_buffers(model: nn.Module) -> dict[str, bool]:
-    """Return the names of buffers that are not finite from the start, and whether they hold NaN.
-
-    Some are so by design, as an attention mask is, and others are not set yet.
-    """
+    """Return buffers that are not finite from the start, as masks, and whether they hold NaN."""
     floats = {name: own for name, own in model.named_buffers() if own.is_floating_point()}
     return {name: bool(own.isnan().any()) for name, own in floats.items() if not are_finite([own])}
 

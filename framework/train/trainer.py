@@ -26,10 +26,7 @@ TOO_FEW = "Expected more than 1 value per channel"  # torch's batch norm, for a 
 
 @final
 class Trainer:
-    """A training loop over ``parts``.
-
-    ``fit`` trains to the end, ``epochs`` trains epoch by epoch, and ``validate`` only validates.
-    """
+    """A training loop over ``parts``: ``fit`` trains to the end, and ``epochs`` epoch by epoch."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts

@@ -102,10 +102,7 @@ class Goal:
     key: str = "best.metric"  # the option that names it, for messages
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        """Return whether ``new`` is better than ``old``, which may lack the metric. C331.
-
-        A number is better than NaN.
-        """
+        """Return whether ``new`` is better than ``old``, which may lack it or be NaN. C331."""
         value = value_of(new, self.metric)
         if value is None:
             raise unknown_metric(self.key, self.metric, new)

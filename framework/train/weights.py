@@ -234,9 +234,9 @@ class Freeze:
         return thaw is None or self._step < thaw
 
     def move_to(self, step: int, wrapped: nn.Module) -> nn.Module:
-        """Freeze what is frozen after ``step`` steps, thaw all else, and return the wrapped model.
+        """Freeze and thaw what is due after ``step`` steps, and return the model, maybe rewrapped.
 
-        The wrap is a new one if ``wrapped`` does not fit any more. All ranks call this together.
+        All ranks call this together.
         """
         before = list(map(self.is_frozen, self.thaws))
         self._step = step
