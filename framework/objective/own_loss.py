@@ -28,8 +28,6 @@ class OwnLoss:
     numbers as int64 [B]. A loss returns a mean (0-d), or a value for each record ([B]).
 
     Args:
-        input: The field that the model takes, or several.
-        target: The field of the right values, or several.
         losses: The losses by name, a mapping. The sum of several is minimized, and each is logged.
         weights: The weight of each loss by name, a mapping; 1 for a loss without one.
         predicts: What the model's output means in predictions and metrics: ``classes`` (logits
