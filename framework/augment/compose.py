@@ -42,7 +42,7 @@ class Compose(AugmentTraits):
             if not callable(part):
                 fix = f"add +augment@augment.parts.{name}=CHOICE"
                 raise TypeError(f"parts.{name} = {part} is no augment: {fix}")
-        check_pixels(parts)
+        check_ranges(parts)
         self.parts = dict(parts)
         self.num_draws = 0
         for part in parts.values():
@@ -77,7 +77,7 @@ class Compose(AugmentTraits):
         return dict(batch)
 
 
-def check_pixels(parts: Mapping[str, Augment]) -> None:
+def check_ranges(parts: Mapping[str, Augment]) -> None:
     """Raise ValueError unless each part fits the range of the pixels that others made."""
     normalized: dict[str, str] = {}  # fields, and by which part
     scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part

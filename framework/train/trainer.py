@@ -52,7 +52,7 @@ class Trainer:
         self.ranks = RankWatch(parts.clock, parts.parallel)  # what all ranks measure
         self._pass_results = PassResults(parts.objective)
         self._last_step = 0
-        self._next_due = 0  # the next step after which more is to be done than to go on
+        self._next_due = 0  # the next step that reports, validates or saves
 
     @property
     def total_steps(self) -> int:
@@ -182,8 +182,9 @@ class Trainer:
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""
         self.pace.pause()
-        best = validate and bool(self._splits) and self._validate()
-        if validate and self._splits and self._watching.is_on:
+        validate = validate and bool(self._splits)
+        best = validate and self._validate()
+        if validate:
             moment = self._moment(metrics=self.val_means, is_best=best)
             self._watching.call(lambda watcher: watcher.after_validation, moment)
             reason = self._watching.agreed()
@@ -230,8 +231,7 @@ class Trainer:
             ranks = self.ranks.take(spans)
             of_split = ("train", 0, 0, means, records_per_s, spans)
             report = self._write(Report(*of_split, arrays=arrays, ranks=ranks))
-            if self._watching.is_on:
-                self._watching.call(lambda own: own.after_report, self._moment(report=report))
+            self._watching.call(lambda own: own.after_report, self._moment(report=report))
 
     def _nonfinite_error(self, what: str) -> PacelineError:
         what = f"{what} at learning rate {self.stepper.rate:g}"
@@ -314,8 +314,7 @@ class Trainer:
             ends = self.stopped or bool(self.ended) or self.progress.step == self._last_step
             saved = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
             is_lost = best and not saved.is_best
-            if self._watching.is_on:
-                self._watching.call(lambda own: own.after_save, self._moment(path=saved.path))
+            self._watching.call(lambda own: own.after_save, self._moment(path=saved.path))
         # Without this, the other ranks would wait for rank 0 in their next step, and a slow save
         # would end the run after ``parallel.timeout_s``.
         parts.parallel.wait()

@@ -187,7 +187,7 @@ class Watching:
         run_dir: Path | None = None,
         packages: Sequence[str] = (),
     ) -> None:
-        self.is_on = bool(watchers)
+        self._is_on = bool(watchers)
         self.asks = False  # whether a watcher of this rank wants to stop
         self.run_dir = run_dir
         self._reason = ""
@@ -215,7 +215,7 @@ class Watching:
 
     def agreed(self) -> str:
         """Return why rank 0 wants to stop, or "". All ranks call it together."""
-        if not self.is_on:
+        if not self._is_on:
             return ""
         # a space, since ranks cannot gather nothing
         words = torch.tensor(list(f" {self._reason}".encode()), dtype=torch.uint8)
