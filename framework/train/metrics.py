@@ -12,6 +12,7 @@ from framework.contracts.training import MakesMetrics, Outcome
 from framework.errors import ConfigError
 
 SHOWN = 5  # records that a message names of a batch that went wrong
+NOTHING = torch.zeros(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class PassResults:
         self._sums: dict[str, list[Tensor]] = {}
         self._places: list[PassPlace] = []
         self._totals: dict[str, Tensor] = {}  # float64, those of a resumed run, too
-        self._before: list[Columns] = []  # of the run that this one continues
+        self._before = Columns(NOTHING, NOTHING, {})  # of the run that this one continues
 
     def add(self, outcome: Outcome, num_records: int, weight: float, place: PassPlace) -> None:
         """Keep the result of a pass without its graph, or as nothing with a weight of 0.
@@ -292,28 +293,21 @@ class PassResults:
 
     def columns(self) -> Columns:
         """Return the results in the order of the passes."""
-        parts = list(self._before)
-        if self._losses:
-            sums: dict[str, Tensor] = {}
-            for name, values in self._sums.items():
-                is_flat = all(value.dim() == 1 for value in values)
-                flat = values if is_flat else [value.reshape(-1) for value in values]
-                sums[name] = torch.cat(flat).cpu().double()
-            counts: list[Any] = list(self._counts)
-            if on_device := [count for count in counts if isinstance(count, Tensor)]:
-                read = iter(torch.stack(on_device).tolist())  # the device is read once
-                counts = [next(read) if isinstance(count, Tensor) else count for count in counts]
-            losses = torch.stack(self._losses).cpu().double()
-            parts.append(Columns(torch.tensor(counts, dtype=torch.float64), losses, sums))
-        if len(parts) == 1:
-            return parts[0]
-        nothing = torch.zeros(0, dtype=torch.float64)
-        names = dict.fromkeys(name for part in parts for name in part.sums)
-        joined = {
-            name: torch.cat([p.sums[name] for p in parts if name in p.sums]) for name in names
-        }
-        all_counts = torch.cat([nothing, *(part.counts for part in parts)])
-        return Columns(all_counts, torch.cat([nothing, *(part.losses for part in parts)]), joined)
+        before = self._before
+        if not self._losses:
+            return before
+        sums = dict(before.sums)
+        for name, values in self._sums.items():
+            is_flat = all(value.dim() == 1 for value in values)
+            flat = values if is_flat else [value.reshape(-1) for value in values]
+            sums[name] = torch.cat([sums.get(name, NOTHING), torch.cat(flat).cpu().double()])
+        counts: list[Any] = list(self._counts)
+        if on_device := [count for count in counts if isinstance(count, Tensor)]:
+            read = iter(torch.stack(on_device).tolist())  # the device is read once
+            counts = [next(read) if isinstance(count, Tensor) else count for count in counts]
+        all_counts = torch.cat([before.counts, torch.tensor(counts, dtype=torch.float64)])
+        losses = torch.cat([before.losses, torch.stack(self._losses).cpu().double()])
+        return Columns(all_counts, losses, sums)
 
     def first_bad(self) -> PassPlace | None:
         """Return the place of this rank's first loss that is not finite. Reads the device once."""
@@ -360,14 +354,16 @@ class PassResults:
         self._totals = {name: value.clone() for name, value in state["totals"].items()}
         if rank:  # the first rank counts those of all ranks
             self._totals = {name: torch.zeros_like(own) for name, own in self._totals.items()}
+        rows: list[Any] = []
         for flat in state["ranks"][rank::world_size]:
             num_columns = int(flat[0])
-            lengths = [int(length) for length in flat[1 : num_columns + 1]]
-            parts = flat[num_columns + 1 :].split(lengths)
-            counts, losses, *sums = (part.clone() for part in parts)
-            if len(counts):
-                by_name = dict(zip(sorted(state["sums"]), sums, strict=False))
-                self._before.append(Columns(counts, losses, by_name))
+            row = flat[num_columns + 1 :].split(flat[1 : num_columns + 1].long().tolist())
+            if len(row[0]):
+                rows.append(row)
+        if rows:
+            counts, losses, *sums = map(torch.cat, zip(*rows, strict=True))
+            by_name = dict(zip(sorted(state["sums"]), sums, strict=False))
+            self._before = Columns(counts, losses, by_name)
 
 
 def _shapes(totals: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
