@@ -66,7 +66,7 @@ class Progress:
 def next_due(
     plan: TrainPlan, progress: Progress, epoch_steps: int, last_step: int, thaws: Iterable[int]
 ) -> int:
-    """Return the next step that reports, validates, saves, thaws layers, or ends an epoch or run."""
+    """Return the next step that reports, validates, saves, thaws layers, or ends an epoch."""
     step = progress.step
     due = [last_step, step - progress.epoch_step % epoch_steps + epoch_steps]
     intervals = (plan.report_every, plan.validate_every, plan.save_every)

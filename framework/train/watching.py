@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
-from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -158,7 +157,7 @@ class EarlyStop(Watcher):
 
 @final
 class TimeBudget(Watcher):
-    """Ends a run at a report or validation after ``seconds`` of training, resumed parts included."""
+    """Ends a run at a report or validation after ``seconds`` of training, over all its parts."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -300,7 +299,8 @@ class RankWatch:
         every = np.stack([row[np.isin(row[:, 0], numbers)] for row in rows])
         late = late_steps(every[:, :, 2:], every[:, :, 1])
         self._totals_s = self._totals_s + totals_s
-        self._steps = LateSteps(*map(add, self._steps, late))
+        both: Any = zip(self._steps, late, strict=True)
+        self._steps = LateSteps(*(own + more for own, more in both))
         return self._report(totals_s, late)
 
     def _report(self, totals_s: Array, late: LateSteps) -> RankReport:
