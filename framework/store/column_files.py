@@ -1,14 +1,12 @@
-"""Files of columns: Parquet and Arrow files, opened when they are needed, through pyarrow.
-
-The store over them is ``parquet_store``. Rows lie in groups, which are decoded as a whole.
-"""
+"""Parquet and Arrow files, through pyarrow. Rows lie in groups, which are decoded as a whole."""
 
 import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cached_property
 from typing import IO, Any, NamedTuple, final
 
@@ -21,7 +19,6 @@ from framework.store.files import Identity, identify, unreadable
 from framework.store.foreign import MOST_CLASSES, most_bytes
 
 MOST_GROUP_BYTES = (1 << 31) - 1  # decoded, so that any column of it is one array of Arrow's
-WRITE_AGAIN = "download, copy or write it again"
 MOST_JSON_BYTES = 1 << 24
 PIECE_ROWS = 4096  # decoded before their bytes are counted
 STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
@@ -69,10 +66,15 @@ def library() -> Any:
     return pyarrow
 
 
-def _broken() -> tuple[type[BaseException], ...]:
-    """Return what pyarrow raises for damaged files."""
+@contextmanager
+def _reading(path: str, otherwise: str) -> Generator[None]:
+    """Raise DataError D102, which says ``otherwise``, for what pyarrow raises for damaged files."""
     errors = (OSError, ValueError, LookupError, MemoryError, TypeError, OverflowError)
-    return (library().ArrowException, *errors)
+    try:
+        yield
+    except (library().ArrowException, *errors) as error:
+        what = f"{otherwise} ({words_of(error, 200)})"
+        raise DataError(102, path, what, "download, copy or write it again") from error
 
 
 @final
@@ -95,17 +97,15 @@ class _ParquetFile:
             raise ValueError(f"a group declares {declared:,} bytes of numbers")
 
     def _open(self, metadata: Any = None) -> Any:
-        options = {"metadata": metadata, "page_checksum_verification": True}
-        return library().parquet.ParquetFile(self.path, **options)
+        open_file = library().parquet.ParquetFile
+        return open_file(self.path, metadata=metadata, page_checksum_verification=True)
 
     def read(self, group: int, columns: list[str]) -> Any:
-        """Return a table of the columns of a group, with offsets that are checked."""
         # pyarrow ends the process if the metadata of a column is damaged, but not that of a group.
         num_bytes = self.metadata.row_group(group).total_byte_size
         if not 0 <= num_bytes <= MOST_GROUP_BYTES:
             what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
-            fix = "write it with smaller groups (row_group_size=1000)"
-            raise DataError(102, self.path, what, fix)
+            raise DataError(102, self.path, what, "write smaller groups (row_group_size=1000)")
         # A page of a few bytes may stand for any number of equal values, so decode piece by piece.
         most = min(most_bytes(os.path.getsize(self.path)), MOST_GROUP_BYTES)
         pieces: list[Any] = []
@@ -125,7 +125,7 @@ class _ParquetFile:
 
 @final
 class _ArrowFile:
-    """A file of Arrow's, as a stream or with an index, whose record batches are mapped."""
+    """A file, as a stream or with an index, whose record batches are mapped."""
 
     is_mapped = True
 
@@ -158,8 +158,7 @@ class ColumnFiles:
     """Files that are opened when they are needed, and the decoded groups of all of them."""
 
     def __init__(self, paths: Sequence[str], cache_mb: int) -> None:
-        self.paths = list(paths)
-        self.cache_mb = cache_mb
+        self.paths, self.cache_mb = list(paths), cache_mb
         self.identities: dict[str, Identity] = {}
         self.close()
 
@@ -183,13 +182,11 @@ class ColumnFiles:
         for path in self.paths:
             self.identities[path] = identify(path, self.identities.get(path))
             kind = _ArrowFile if path.lower().endswith(".arrow") else _ParquetFile
-            try:
-                readers.append(kind(path))
-            except PermissionError as error:
-                raise unreadable(path, error) from error
-            except _broken() as error:
-                what = f"not a whole Parquet or Arrow file ({words_of(error, 200)})"
-                raise DataError(102, path, what, WRITE_AGAIN) from error
+            with _reading(path, "not a whole Parquet or Arrow file"):
+                try:
+                    readers.append(kind(path))
+                except PermissionError as error:
+                    raise unreadable(path, error) from error
         self._readers = readers
         return readers
 
@@ -224,25 +221,27 @@ class ColumnFiles:
     def value_counts(self, column: str) -> dict[Any, int]:
         """Return how often each value of a column occurs; {} if there are too many."""
         counts: dict[Any, int] = {}
-        for path, reader in zip(self.paths, self.readers, strict=True):
-            try:
-                for group in range(len(reader.rows)):
-                    for item in reader.read(group, [column]).column(0).value_counts().to_pylist():
-                        if item["values"] is not None:
-                            counts[item["values"]] = counts.get(item["values"], 0) + item["counts"]
-                    if len(counts) > MOST_CLASSES:
-                        return {}
-            except _broken() as error:
-                what = f"the column {column} cannot be read ({words_of(error, 200)})"
-                raise DataError(102, path, what, WRITE_AGAIN) from error
+        for path, reader, group in self._places():
+            with _reading(path, f"the column {column} cannot be read"):
+                for item in reader.read(group, [column]).column(0).value_counts().to_pylist():
+                    if item["values"] is not None:
+                        counts[item["values"]] = counts.get(item["values"], 0) + item["counts"]
+            if len(counts) > MOST_CLASSES:
+                return {}
         return counts
+
+    def _places(self) -> list[tuple[str, _ParquetFile | _ArrowFile, int]]:
+        """Return the file of each group, and the group's number in it."""
+        files = zip(self.paths, self.readers, strict=True)
+        return [
+            (path, reader, group) for path, reader in files for group in range(len(reader.rows))
+        ]
 
     def group(
         self, number: int, columns: Mapping[str, FieldColumn], numbers: Mapping[str, int] | None
     ) -> RowGroup:
         """Return a decoded group. One thread decodes it, and others wait for it.
 
-        Groups that were not used for the longest time are dropped until the rest fits ``cache_mb``.
         ``numbers`` has the number of each name of a class.
         """
         _ = self.readers
@@ -261,7 +260,7 @@ class ColumnFiles:
                 self._groups.pop(number, None)
             future.set_exception(error)
             raise
-        with self._lock:
+        with self._lock:  # drop the groups that were not used for the longest time
             ready = {key: each.result() for key, each in self._groups.items() if each.done()}
             total = sum(group.num_bytes for group in ready.values())
             for key in list(ready)[:-1]:
@@ -274,14 +273,9 @@ class ColumnFiles:
     def _decoded(
         self, number: int, columns: Mapping[str, FieldColumn], numbers: Mapping[str, int] | None
     ) -> RowGroup:
-        group = number
-        path, reader = self.paths[0], self.readers[0]
-        for path, reader in zip(self.paths, self.readers, strict=True):  # noqa: B007
-            if group < len(reader.rows):
-                break
-            group -= len(reader.rows)
+        path, reader, group = self._places()[number]
         identify(path, self.identities[path])
-        try:
+        with _reading(path, f"group {group} cannot be read"):
             table = reader.read(group, sorted({column.name for column in columns.values()}))
             if table.num_rows != reader.rows[group]:
                 raise ValueError(f"{table.num_rows} rows, not {reader.rows[group]}")
@@ -289,9 +283,6 @@ class ColumnFiles:
                 field: _values(table.column(column.name), column, numbers or {})
                 for field, column in columns.items()
             }
-        except _broken() as error:
-            what = f"group {group} cannot be read ({words_of(error, 200)})"
-            raise DataError(102, path, what, WRITE_AGAIN) from error
         return RowGroup(values, 0 if reader.is_mapped else table.nbytes)
 
     def check(self) -> None:
@@ -304,8 +295,8 @@ def form_of(kind: Any, is_label: bool) -> str | None:
     types = library().types
     kind = _storage_type(kind)
     if types.is_struct(kind):
-        parts = {field.name: field.type for field in kind}
-        is_file = parts.keys() == {"bytes", "path"} and form_of(parts["bytes"], False) == "bytes"
+        forms = {field.name: form_of(field.type, False) for field in kind}
+        is_file = forms.keys() == {"bytes", "path"} and forms["bytes"] == "bytes"
         return "file" if is_file else None
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "bytes"
@@ -321,7 +312,7 @@ def form_of(kind: Any, is_label: bool) -> str | None:
 
 
 def _row_bytes(kind: Any) -> int:
-    # Of a decoded value of a type; 0 if they are not known before.
+    # 0 for types whose values have any length.
     types = library().types
     kind = _storage_type(kind)
     if types.is_fixed_size_list(kind):
@@ -330,7 +321,7 @@ def _row_bytes(kind: Any) -> int:
 
 
 def _storage_type(kind: Any) -> Any:
-    """Return the type of the values below an extension type, which a program may register."""
+    # A program may register extension types.
     return kind.storage_type if isinstance(kind, library().BaseExtensionType) else kind
 
 

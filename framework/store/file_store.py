@@ -1,8 +1,7 @@
 """Stores that are one file: the manifest, the checksums, and base classes of stores and writers.
 
 A checksum is CRC32 over the bytes of a record, a digest SHA-256 over the CRC32s of a store. ISA-L
-computes 25 to 55 GB/s per core, but a call takes longer than the bytes of a short record. Those
-are left to one call of ``native/crc32.c`` for all records.
+computes 25 to 55 GB/s per core. Short records are left to one call of ``native/crc32.c`` for all.
 """
 
 import hashlib
@@ -151,10 +150,7 @@ def buffers(values: Any) -> Sequence[Any]:
 
 def digest(*parts: np.ndarray) -> str:
     """Return the SHA-256 of the CRC32s of all parts in order, in hexadecimal."""
-    total = hashlib.sha256()
-    for crcs in parts:
-        total.update(crcs.astype("<u4").tobytes())
-    return total.hexdigest()
+    return hashlib.sha256(b"".join(crcs.astype("<u4").tobytes() for crcs in parts)).hexdigest()
 
 
 def num_bytes(field: Field) -> int:
@@ -169,22 +165,15 @@ def torch_dtype(field: Field) -> torch.dtype:
 
 
 class OpenFile(ABC):
-    """A store's file, mapped by this process.
-
-    Attributes:
-        manifest: The store's.
-        fields: Those of the manifest, and ``KEYS`` if keys are stored.
-        gathers: Of the raw fields: what copies their values.
-        begins: Of the raw fields: the byte of the file where the gather's source begins.
-    """
+    """A store's file, mapped by this process."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.fields = dict(manifest.fields)
-        self.gathers: dict[str, Gather] = {}
-        self.begins: dict[str, int] = {}
+        self.fields = dict(manifest.fields)  # and ``KEYS`` if keys are stored
+        self.gathers: dict[str, Gather] = {}  # of the raw fields: what copies their values
+        self.begins: dict[str, int] = {}  # the byte of the file where a gather's source begins
+        self.row_bytes: dict[str, int] = {}  # of the other fields
         self._sources: dict[str, tuple[Tensor, Any, Callable[[int, int], Any]]] = {}
-        self.row_bytes: dict[str, int] = {}
 
     def _add(self, name: str, source: np.ndarray, stride: int = 1, begin: int = 0) -> None:
         """Read a field from the map ``source`` (uint8 [size]), which begins at a byte of the file.
@@ -302,7 +291,6 @@ class FileStore(RecordStore):
         return self.keys(torch.tensor([index]))[0]
 
     def keys(self, indices: Tensor) -> list[str]:
-        """Return the name of each record. All are empty if the file has none."""
         first = self.manifest.first_key
         if first is not None:
             return [str(first + index) for index in indices.tolist()]
@@ -325,7 +313,6 @@ class FileStore(RecordStore):
         self._mapped = None
 
     def _open(self) -> Any:
-        """Return what ``_map`` made in this process."""
         mapped = self._mapped
         if mapped is not None and mapped[0] == os.getpid():
             return mapped[1]
@@ -353,7 +340,6 @@ class FileWriter(ABC):
         self._num_records = num_records
         self._num_written = 0
         self._first_key: int | None = None
-        self._can_number = True  # whether the file may leave out keys that are numbers
         self._digest = hashlib.sha256()
         self._is_open = True
         self._publish = publish(self.path)
@@ -369,15 +355,11 @@ class FileWriter(ABC):
                 values = np.ascontiguousarray(values, dtype=field.dtype)
             stored[name] = values
         crcs = content_crcs(stored, self.fields)
-        start = self._num_written
-        if isinstance(keys, contract.NumberKeys) and self._can_number and not start:
+        if isinstance(keys, contract.NumberKeys) and not self._num_written:
             self._first_key = keys.start
-        names: list[bytes] | None = None
+        names: list[bytes] | None = None  # keys are numbers in all calls or in none
         if self._first_key is None:
             names = [key.encode(errors="surrogateescape") for key in keys]
-        else:
-            assert isinstance(keys, contract.NumberKeys)  # as the contract says
-            assert keys.start == self._first_key + start
         self._append(stored, names, crcs)
         self._digest.update(crcs.astype("<u4").tobytes())
         self._num_written += len(crcs)
@@ -399,14 +381,11 @@ class FileWriter(ABC):
 
     @abstractmethod
     def _append(self, records: Records, keys: list[bytes] | None, crcs: np.ndarray) -> None:
-        """Write the next records and their keys, if keys are stored.
-
-        ``crcs`` are the checksums of these records: uint32 [B].
-        """
+        """Write the next records, their keys if keys are stored, and their ``crcs``: uint32 [B]."""
 
     @abstractmethod
     def _finish(self, manifest: str) -> None:
-        """Write the manifest and all other data of the whole store. Close the temporary file."""
+        """Write what is left and the manifest. Close the temporary file."""
 
     @abstractmethod
     def _drop(self) -> None:

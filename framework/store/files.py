@@ -1,7 +1,6 @@
 """Files and folders of the user: their identity, their names, and reading many files at once.
 
-Only regular files count. Pipes, sockets and devices are not opened. Symbolic links in a folder are
-skipped and counted, except those that stay under a root that the user names.
+Only regular files count. Pipes, sockets and devices are not opened.
 """
 
 import glob
@@ -40,10 +39,7 @@ Identity = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change
 
 
 def identify(path: str, before: Identity | None = None) -> Identity:
-    """Return the identity of a file.
-
-    DataError D101 if it is missing or cannot be read, D117 if its identity was not ``before``.
-    """
+    """Return the identity of a file. DataError D101, D117 if it was not ``before``."""
     try:
         status = os.stat(path)
     except PermissionError as error:
@@ -60,13 +56,13 @@ def identify(path: str, before: Identity | None = None) -> Identity:
 def sampled_digest(paths: Sequence[str], names: Iterable[str] = ()) -> str:
     """Return a SHA-256 of a sample of the files' contents, in hexadecimal.
 
-    It covers all ``names``, and the sizes and at most ``PIECES`` pieces of evenly spread files.
-    The times and folders of files do not count. A file that cannot be read counts as empty.
+    It covers all ``names``, and the sizes and at most ``PIECES`` pieces of evenly spread files, but
+    not their times and folders. A file that cannot be read counts as empty.
     """
     digest = sha256("\0".join([str(len(paths)), *names]).encode(errors="surrogateescape"))
-    numbers = np.linspace(0, len(paths) - 1, min(len(paths), PIECES)).astype(int)
+    numbers = np.linspace(0, len(paths) - 1, min(len(paths), PIECES)).astype(int).tolist()
     most = PIECES // max(1, len(numbers))  # pieces of a file
-    for number in map(int, numbers):
+    for number in numbers:
         with suppress(OSError), open(paths[number], "rb") as file:
             size = os.fstat(file.fileno()).st_size
             count = min(most, -(-size // PIECE_BYTES))
@@ -163,17 +159,13 @@ class Walked(NamedTuple):
 
 
 def walk(
-    root: str,
-    suffixes: Sequence[str] = ("",),
-    follow_links: str | None = None,
-    hidden: bool = True,
+    root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = None, hidden: bool = True
 ) -> Walked:
     """Find the regular files under ``root`` whose lower-case names end in one of ``suffixes``.
 
-    Links are followed if their real target lies under the folder ``follow_links``; None: no link
-    is. Each folder is walked once, so that circles end. Names that begin with a dot count only if
-    ``hidden``: programs keep copies under them. DataError D101 if a folder is missing or
-    unreadable.
+    Links are followed if their real target lies under the folder ``follow_links``. Each folder is
+    walked once, so that circles end. Names that begin with a dot count only if ``hidden``: programs
+    keep copies under them. DataError D101.
     """
     if not os.path.isdir(root):
         fix = "correct the path (source, data.train or input.path)"
@@ -185,7 +177,7 @@ def walk(
     names: list[str] = []
     folders: list[str] = []
     links: list[tuple[bytes, str]] = []  # a heap
-    counts: Counter[str] = Counter()
+    num_specials = num_hidden = num_links = 0
     others: Counter[str] = Counter()
     visited: set[str] = set()  # real paths of folders
     pending = [""]
@@ -207,13 +199,13 @@ def walk(
                 name = os.path.join(folder, entry.name)
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if entry.name.startswith(".") and not hidden:
-                    counts["hidden"] += 1
+                    num_hidden += 1
                 elif entry.is_symlink():
                     heappush(links, (os.fsencode(name), name))
                 elif is_folder or entry.is_file(follow_symlinks=False):
                     new.append((name, is_folder))
                 else:
-                    counts["specials"] += 1
+                    num_specials += 1
         else:  # links come after all real folders, which they must not replace
             name = heappop(links)[1]
             target, mode = "", 0
@@ -225,7 +217,7 @@ def walk(
             if is_new and Path(target).is_relative_to(allowed or ""):
                 new = [(name, is_folder)]
             else:
-                counts["links"] += 1
+                num_links += 1
         for name, is_folder in new:
             if is_folder:
                 pending.append(name)
@@ -237,14 +229,14 @@ def walk(
                 others[os.path.splitext(name)[1].lower() or "without an ending"] += 1
     names.sort(key=os.fsencode)
     folders.sort(key=os.fsencode)
-    skipped = counts["links"] + len(links), counts["specials"]
-    return Walked(root, names, folders, *skipped, follow_links, others, counts["hidden"])
+    num_links += len(links)
+    return Walked(root, names, folders, num_links, num_specials, follow_links, others, num_hidden)
 
 
 def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
     """Return a file, all files under a folder, or those of a pattern (``*``, ``?``, ``**``).
 
-    The user may name a link. DataError D101 if there is no file.
+    The user may name a link. DataError D101.
     """
     if os.path.isfile(path):
         return [path]
@@ -287,7 +279,6 @@ def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None)
 
 
 def _add(seconds: "memoryview[float] | None", place: int, since: float) -> float:
-    """Add the time since a moment, and return the present moment."""
     if seconds is None:
         return since
     now = perf_counter()
@@ -296,7 +287,6 @@ def _add(seconds: "memoryview[float] | None", place: int, since: float) -> float
 
 
 def read_all(descriptor: int) -> bytes:
-    """Return the content of an open file."""
     size = os.fstat(descriptor).st_size
     data = os.read(descriptor, size + 1)  # one byte more than there is, to see the end
     if len(data) == size:
@@ -343,11 +333,8 @@ class DiskReads:
     _blocks = 0
 
     def were_made(self, num_files: int) -> bool:
-        """Return whether ``num_files``, all that were read since last time, came from a disk.
-
-        The system then has read at least 512 bytes for each: a file takes at least 4 kB.
-        """
-        blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        """Return whether ``num_files``, all that were read since last time, came from a disk."""
+        blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock  # of 512 bytes
         before, self._blocks = self._blocks, blocks
         return blocks - before >= num_files
 

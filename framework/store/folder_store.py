@@ -16,7 +16,7 @@ from framework.errors import DataError
 from framework.media.decode import encode_png, shared_channels
 from framework.media.header import BadImage, read_header
 from framework.store import files
-from framework.store.files import SUFFIXES, is_class, read_files, unreadable, walk
+from framework.store.files import SUFFIXES, is_class, read_files, walk
 from framework.store.foreign import refuse_other
 from framework.system.durable import sync, temporary_name
 
@@ -69,12 +69,7 @@ class FolderStore(RecordStore):
         return self.labels if name == "label" else self.read(indices)[name]
 
     def read_start(self, index: int, num_bytes: int) -> bytes:
-        """Return the first bytes of a file. DataError D101 if it cannot be read."""
-        try:
-            with open(self.name(index), "rb") as file:
-                return file.read(num_bytes)
-        except OSError as error:
-            raise unreadable(self.name(index), error) from error
+        return files.read_head(self.name(index), num_bytes)
 
     def key(self, index: int) -> str:
         return self.files[index]
@@ -127,8 +122,7 @@ class FolderWriter:
 
     def close(self, manifest: Manifest) -> None:
         for number, name in enumerate(manifest.classes):
-            # A store must not be able to write outside this folder.
-            # Hidden folders are skipped by readers.
+            # A store must not write outside this folder, and readers skip hidden folders.
             is_plain = os.path.basename(name) == name and name and not name.startswith(".")
             if not is_plain or "\0" in name or len(os.fsencode(name)) > LONGEST_NAME:
                 what = f"a folder cannot have the name of class {name[:100]!r}"

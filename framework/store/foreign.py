@@ -63,7 +63,7 @@ MOST_SMALL_BYTES = 256 << 20  # allowed for a file of any size
 INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
 MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
 RAGGED = "ragged"  # arrays whose number of rows differs from record to record
-WANTED = {
+WANTED = {  # by kind: its values, for errors
     RAGGED: "an array of at least one dimension",
     "text": "text, a Python str",
     "bytes": "bytes, a Python bytes",
@@ -88,10 +88,7 @@ def file_kind(head: bytes) -> str | None:
 
 
 def format_of(path: str) -> Format | None:
-    """Return the format of a file or a folder of files; None if it is none of these.
-
-    DataError D101 if a file cannot be read.
-    """
+    """Return the format of a file or a folder of files, or None. DataError D101."""
     if os.path.isdir(path):
         names: list[str] = []
         with suppress(OSError):  # the reader of the folder says why
@@ -104,8 +101,7 @@ def format_of(path: str) -> Format | None:
     if not os.path.isfile(path):
         return None
     head = read_head(path, TAR_MAGIC_AT + len(TAR_MAGIC))
-    kind = file_kind(head)
-    if kind is not None:
+    if (kind := file_kind(head)) is not None:
         return Format(f"an {kind.upper()} file", kind)
     if head[TAR_MAGIC_AT:] == TAR_MAGIC:
         return Format("a .tar archive", "tar")
@@ -116,9 +112,9 @@ def format_of(path: str) -> Format | None:
 
 
 def refuse_other(path: str, choice: str) -> None:
-    """Raise DataError D103, which names the right choice, for a format that ``choice`` cannot read.
+    """Raise DataError D103 for a format that ``choice`` cannot read.
 
-    That may be a command that packs the file. A path without a format that is known passes.
+    It names the right choice, or a command that packs the file. Unknown formats pass.
     """
     present = format_of(path)
     if present is None and os.path.isfile(path):
@@ -141,13 +137,13 @@ def refuse_other(path: str, choice: str) -> None:
             raise DataError(103, path, f"is {what}, but not a Paceline store", command)
     if present is None or present.choice == choice:
         return
-    if choice in ("hdf5", "lmdb") and present.choice not in ("hdf5", "lmdb"):
-        command = pack_command(path, f"input={present.choice}", f"input.path={path}")
-        what = f"is {present.name}, but not a Paceline store"
-        fix = f"read it as it lies with data={present.choice}, or {command}"
-        raise DataError(103, path, what, fix)
     what = f"is {present.name}, which data={choice} does not read"
-    raise DataError(103, path, what, f"choose data={present.choice}")
+    fix = f"choose data={present.choice}"
+    if choice in ("hdf5", "lmdb") and present.choice not in ("hdf5", "lmdb"):
+        what = f"is {present.name}, but not a Paceline store"
+        command = pack_command(path, f"input={present.choice}", f"input.path={path}")
+        fix = f"read it as it lies with data={present.choice}, or {command}"
+    raise DataError(103, path, what, fix)
 
 
 def pack_command(path: str, *words: str) -> str:
@@ -215,7 +211,7 @@ def number_of(text: str) -> np.ndarray | None:
 
 
 def short_text(data: bytes) -> str | None:
-    """Return a value as the short text that it is; None if it is not a text, empty or too long."""
+    """Return a value as text; None if it is not a text, empty, or of over ``LONGEST_TEXT`` bytes."""
     if len(data) > LONGEST_TEXT:
         return None
     with suppress(UnicodeDecodeError):
@@ -231,16 +227,14 @@ def most_bytes(stored: int) -> int:
 
 
 class ArrayHeader(NamedTuple):
-    """The header of a .npy file. The numbers start ``start`` bytes behind its begin."""
-
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype
-    start: int
+    start: int  # bytes from the begin of the .npy file to its numbers
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the numbers."""
+        """The bytes of the numbers."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def view(self, data: bytes | memoryview | mmap.mmap, begin: int = 0) -> np.ndarray:
@@ -289,7 +283,7 @@ def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
 
 
 def class_pattern(pattern: str | None, group: str = "input") -> re.Pattern[str] | None:
-    """Compile a regular expression whose one group is a class; None stays. ConfigError C160."""
+    """Compile the option ``label_pattern``. ConfigError C160."""
     if pattern is None:
         return None
     return pattern_of_group(pattern, f"{group}.label_pattern = {pattern}", 160)
@@ -343,16 +337,13 @@ def label_column(
     If all texts are integers, they are the labels, with gaps: "10" is 10. ``classes`` then names
     them, unless the integers are names in it. Other texts are names, as in ``number_classes``.
     ``path`` is the table, and ``place`` names a row, for errors. DataError D162 for a negative or
-    a huge integer; if ``refuse`` is given, it is called with the row and this error instead, and
-    the label is 0. DataError D161 for a class that ``classes`` lacks.
+    a huge integer, or else ``refuse`` is called with the row and this error, and the label is 0.
     """
     integers = [text.strip() for text in texts]
     is_named = classes is not None and set(texts) <= {str(name) for name in classes}
     if is_named or not all(map(INTEGER.fullmatch, integers)):
         return number_classes(texts, classes, path, group)
-    labels: list[int] = []
     for row, text in enumerate(integers):
-        label = text
         if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
             what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
             fix = "correct it; a plain number needs a field of another name, "
@@ -361,8 +352,8 @@ def label_column(
             if refuse is None:
                 raise error
             refuse(row, error)
-            label = "0"
-        labels.append(int(label))
+            integers[row] = "0"
+    labels = list(map(int, integers))
     return labels, numbered_classes(max(labels), classes, path, group)
 
 
@@ -390,8 +381,7 @@ def numbered_classes(
 ) -> list[str]:
     """Return names for the labels 0..``largest``: ``classes``, or the numbers themselves.
 
-    A negative or a huge number is not a class, and has no name. DataError D161 if ``classes`` are
-    too few.
+    There are none for a negative or a huge number. DataError D161 if ``classes`` are too few.
     """
     if classes is None:
         return list(map(str, range(largest + 1))) if largest < MOST_CLASSES else []
@@ -403,13 +393,13 @@ def numbered_classes(
 
 @runtime_checkable
 class TakesKinds(Protocol):
-    """A capability of an input: it makes its fields what ``kinds`` says, by name."""
+    """A capability of an input: it makes its fields what ``kinds`` says."""
 
     kinds: Mapping[str, str]
 
 
 def checked_kinds(given: Any, group: str = "input") -> dict[str, str]:
-    """Return a kind for each field. ConfigError C179 if they are not so given."""
+    """Return the option ``kinds``; {} for None. ConfigError C179."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not set(given.values()) <= set(WANTED):
@@ -438,9 +428,8 @@ def check_label_maps(names: Sequence[str], fields: Mapping[str, Field], group: s
     """Check that the option ``labels`` names fields of images. ConfigError C179."""
     for name in names:
         if name not in fields or fields[name].kind != "labels":
-            fix = f"the fields are {', '.join(fields)}"
-            what = f"{name} is not a field of images"
-            raise ConfigError(179, f"{group}.labels = {list(names)}", what, fix)
+            where, fix = f"{group}.labels = {list(names)}", f"the fields are {', '.join(fields)}"
+            raise ConfigError(179, where, f"{name} is not a field of images", fix)
 
 
 def text_of(data: bytes, field: str, where: str, group: str) -> str:
@@ -463,8 +452,8 @@ def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:
             return value
     else:
         array = np.asarray(value)
-        if isinstance(value, np.ndarray):
-            given = f"{value.dtype} {value.shape}"
+        if array is value:
+            given = f"{array.dtype} {array.shape}"
         is_number = array.dtype.kind in "biufc"
         if kind == RAGGED and is_number and array.ndim:
             return array
@@ -485,5 +474,4 @@ def field_of_kind(value: Any, kind: str) -> Field:
 
 def as_rows(value: Any) -> np.ndarray:
     """Return a string as a store keeps it: uint8 [n]."""
-    data = value.encode() if isinstance(value, str) else value
-    return np.frombuffer(data, np.uint8)
+    return np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)

@@ -21,21 +21,20 @@ ANYWHERE = (1 << 63) - 1  # the length of a source that is the whole memory
 
 
 class Map(NamedTuple):
-    """A mapped file, or a part of it: where it begins in memory, and its bytes."""
+    """A mapped file, or a part of it."""
 
     address: int
     num_bytes: int
 
 
 def map_of(array: np.ndarray) -> Map:
-    """Return the memory of a contiguous array."""
     return Map(array.ctypes.data, array.nbytes)
 
 
 def should_ask() -> bool:
-    """Return whether this thread's reading waits for a disk, as far as it knows.
+    """Return whether this thread's reading waits for a disk: call it once before each batch.
 
-    To be called once before each batch. ``native/ask_pages.c`` says how it knows. False without it.
+    ``native/ask_pages.c`` says how it knows. False without it.
     """
     decide = find("paceline_should_ask")
     return decide is not None and decide() == 1
@@ -46,7 +45,7 @@ def ask_pages(source: Map, starts: Tensor, sizes: Tensor | int, stride: int = 1)
 
     Pieces begin at multiples of ``stride`` bytes (int64 [B]) and have so many bytes (int64 [B], or
     one number for all). Those outside of the map are left out. Return the bytes that were asked
-    for, at most 64 MB and a piece. 0 without the compiled functions.
+    for, at most 64 MB and a piece; 0 without the compiled function.
     """
     ask = find("paceline_ask_pages")
     if ask is None:
@@ -94,8 +93,7 @@ class Gather:
             targets = torch.arange(count) * num_bytes
             _copy(self.source, places * self.stride, sizes, targets, _flat(out))
             return out
-        if not places.is_contiguous():
-            places = places.contiguous()
+        places = places.contiguous()
         out = empty((count, *self.shape), self.dtype)
         threads = num_threads() if count * num_bytes >= SHARED_BYTES else 1
         piece = (places.data_ptr(), self.stride, count, num_bytes)
@@ -121,7 +119,7 @@ def row_gather(rows: Tensor) -> Gather:
 def gather_at(addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return copies of the values at ``addresses`` (int64 [B]) in this process: [B, *shape].
 
-    For callers that know that ``paceline_gather`` was compiled, and that the addresses are right.
+    Callers know that ``paceline_gather`` was compiled, and that the addresses are right.
     """
     out = empty((len(addresses), *shape), dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -148,8 +146,7 @@ def gather_rows(source: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:
 
 def padded(ragged: Ragged) -> Tensor:
     """Return the arrays side by side, with zeros behind short ones: [B, longest, *rest]."""
-    values = ragged.values
-    lengths = ragged.lengths
+    values, lengths = ragged
     longest = int(lengths.max()) if len(lengths) else 0
     result = empty((len(lengths), longest, *values.shape[1:]), values.dtype).zero_()
     row_bytes = math.prod(values.shape[1:]) * values.element_size()

@@ -2,8 +2,7 @@
 
 The file holds ``records``: a contiguous dataset per raw field, and a group of ``data`` (uint8, or
 rows of a ragged field) and ``offsets`` (int64 [N + 1]) per other field; ``crc32`` (uint32 [N]);
-``keys``, as such a group, unless they are numbers; and the attribute ``manifest`` of the root,
-which is written last.
+``keys``, as such a group, unless they are numbers; and last the root's attribute ``manifest``.
 """
 
 import io
@@ -37,15 +36,11 @@ MOVED_BYTES = 1 << 20  # at a time
 MAX_COMPRESSION_RATIO = 1100
 BUILT_IN_FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf; others are plugins
 # What h5py raises for a damaged file.
-H5PY_ERRORS = (
-    *(KeyError, ValueError, TypeError, RuntimeError, OSError, NotImplementedError),
-    *(MemoryError, IndexError),
-)
+H5PY_ERRORS = (LookupError, ValueError, TypeError, RuntimeError, OSError, MemoryError)
 FIX = "download or copy the file again"
 # Packing reads a few records at a time, which must not decompress their chunk each time.
 CACHE_BYTES = 64 << 20
-# Of a value of any length in its data set: its length, and where its bytes are. HDF5 allocates
-# what the length says.
+# A value of any length in its data set. HDF5 allocates what the length says.
 ELEMENT = np.dtype([("length", "<u4"), ("place", "V12")])
 MOST_DIMENSIONS = 32  # of an array of torch's or NumPy's that a store can hold
 
@@ -71,7 +66,7 @@ class HDF5Store(file_store.FileStore):
 
 @final
 class HDF5Writer(file_store.FileWriter):
-    """A RecordWriter. Raw fields are written in place; image bytes wait in temporary files."""
+    """A RecordWriter. Raw fields are written in place; other values wait in temporary files."""
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         super().__init__(path, fields, num_records)
@@ -81,17 +76,15 @@ class HDF5Writer(file_store.FileWriter):
         )
         group = self._file.create_group("records")
         self._raw: dict[str, Any] = {}
-        self._spools: dict[str, _Spool] = {"keys": _Spool(self.path.parent)}
+        keys = _Spool(self.path.parent, *_row_of(file_store.KEY))
+        self._spools: dict[str, _Spool] = {"keys": keys}
         self._crcs: Any = self._file.create_dataset("crc32", (num_records,), "uint32")
         for name, field in fields.items():
             if field.encoding == "raw":
                 shape = (num_records, *field.shape)
                 self._raw[name] = group.create_dataset(name, shape, field.dtype)
                 continue
-            rows = ("uint8", ())
-            if field.encoding == "ragged":
-                rows = (field.dtype, field.row_shape)
-            self._spools[f"records/{name}"] = _Spool(self.path.parent, *rows)
+            self._spools[f"records/{name}"] = _Spool(self.path.parent, *_row_of(field))
 
     def _append(self, records: Records, keys: list[bytes] | None, crcs: np.ndarray) -> None:
         here = slice(self._num_written, self._num_written + len(crcs))
@@ -166,10 +159,8 @@ class OpenHDF5(file_store.OpenFile):
                         raise ValueError(f"has shape {rows.shape} and type {rows.dtype}")
                     self._add(name, _flat(rows), file_store.num_bytes(field), begin)
                     continue
-                is_ragged = field.encoding == "ragged"
-                row_shape, dtype = (field.row_shape, field.dtype) if is_ragged else ((), "uint8")
                 data, begin = _memory_map(path, file, f"{part}/data")
-                if data.shape[1:] != row_shape or data.dtype != dtype:
+                if (data.dtype, data.shape[1:]) != _row_of(field):
                     raise ValueError(f"data has shape {data.shape} and type {data.dtype}")
                 offsets, _ = _memory_map(path, file, f"{part}/offsets")
                 if offsets.shape != (num_records + 1,) or offsets.dtype != np.int64:
@@ -218,12 +209,18 @@ def _flat(rows: np.ndarray) -> np.ndarray:
     return rows.reshape(-1).view(np.uint8)
 
 
+def _row_of(field: Field) -> tuple[np.dtype, tuple[int, ...]]:
+    # What the values of a field that is not raw consist of: rows, or bytes.
+    if field.encoding == "ragged":
+        return np.dtype(field.dtype), field.row_shape
+    return np.dtype(np.uint8), ()
+
+
 @final
 class _ErrorHidingFile(io.FileIO):
     """A file that hides write errors from HDF5, which may crash or report a different error.
 
-    After an error, and once ``ignores_writes`` is set, nothing is written any more. ``check``
-    raises the hidden error.
+    After an error nothing is written any more. ``check`` raises it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -255,27 +252,20 @@ class _ErrorHidingFile(io.FileIO):
 
 @final
 class _Spool:
-    """Byte strings, or rows of an array, that wait in a temporary file.
+    """Byte strings, or rows of an array, that wait until their number is known."""
 
-    A dataset needs their total number first.
-    """
-
-    def __init__(self, folder: Path, dtype: str = "uint8", row_shape: tuple[int, ...] = ()) -> None:
+    def __init__(self, folder: Path, dtype: np.dtype, row_shape: tuple[int, ...]) -> None:
         # The file has no name, so that a crash leaves nothing behind.
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._lengths = array("q")
-        self._dtype = np.dtype(dtype)
-        self._row_shape = row_shape
+        self._dtype, self._row_shape = dtype, row_shape
 
     def write(self, values: list[Any]) -> None:
         self._file.writelines(values)
         self._lengths.extend(map(len, values))
 
     def move_into(self, group: Any) -> None:
-        """Write all rows to ``data`` of an HDF5 group, and remove the file.
-
-        ``offsets`` says where each value begins, and the last one's end: int64.
-        """
+        """Write all rows to ``data`` of an HDF5 group, their ``offsets`` too, and remove the file."""
         data = group.create_dataset("data", (sum(self._lengths), *self._row_shape), self._dtype)
         ends = np.cumsum(self._lengths, dtype=np.int64)
         group.create_dataset("offsets", data=np.concatenate([[0], ends]))
@@ -293,21 +283,18 @@ class _Spool:
 
 
 class Dataset(NamedTuple):
-    """A data set of a kind that can be packed: ``numbers``, ``rows`` (arrays of different
-    lengths), ``text`` or ``bytes``. A scalar has the shape (). Texts and bytes are uint8.
-    ``offset`` is the byte of the file where numbers lie one after another, or None.
-    """
+    """A data set that can be packed."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype
-    kind: str
-    offset: int | None
+    dtype: np.dtype  # of texts and bytes: uint8
+    kind: str  # ``numbers``, ``rows`` (arrays of different lengths), ``text`` or ``bytes``
+    offset: int | None  # the byte of the file where numbers lie one after another
 
 
 class Listing(NamedTuple):
     """What a file holds."""
 
-    datasets: dict[str, Dataset]  # that can be packed
+    datasets: dict[str, Dataset]  # that can be packed, by name: ``group/dataset``
     names: list[str]  # of all groups and data sets
     outside: dict[str, str]  # what is not read, and why: links, virtual data sets, large chunks
 
@@ -327,10 +314,7 @@ def open_hdf5(path: str) -> h5py.File:
 
 
 def own_dataset(file: h5py.File, path: str) -> Any:
-    """Return a dataset that is stored entirely in this file.
-
-    A hostile file could otherwise make us read other files through links or external storage.
-    """
+    """Return a dataset that is stored entirely in this file: a hostile one may name others."""
     node: Any = file
     for part in path.split("/"):
         is_group = isinstance(node, h5py.Group)
@@ -363,10 +347,7 @@ def _refusal(dataset: Any, file_bytes: int) -> str:
 
 @final
 class ForeignHDF5:
-    """The data sets of any HDF5 file. Picklable; each process opens the file itself.
-
-    DataError D101 if the file is missing, D102 if it cannot be read.
-    """
+    """The data sets of any HDF5 file. Picklable. DataError D101, D102."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -380,11 +361,10 @@ class ForeignHDF5:
 
     @property
     def datasets(self) -> dict[str, Dataset]:
-        """The data sets that can be packed, by name: ``group/dataset``."""
         return self.listing.datasets
 
     @cached_property
-    def listing(self) -> "Listing":
+    def listing(self) -> Listing:
         datasets: dict[str, Dataset] = {}
         names: list[str] = []
         outside: dict[str, str] = {}
@@ -425,8 +405,7 @@ class ForeignHDF5:
         shape, dtype, kind, offset = self.datasets[name]
         if offset is not None:  # a tenth of the time that h5py takes
             try:
-                flat = np.fromfile(self.path, dtype, math.prod(shape), offset=offset)
-                return flat.reshape(shape)
+                return np.fromfile(self.path, dtype, math.prod(shape), offset=offset).reshape(shape)
             except (OSError, ValueError) as error:
                 raise DataError(102, self.path, f"truncated ({error})", FIX) from error
         value = self._read(name, ())
@@ -457,7 +436,6 @@ class ForeignHDF5:
 
 
 def _dataset(dataset: Any, file_bytes: int) -> Dataset | None:
-    """Return what a data set holds, None if that cannot be packed."""
     dtype, shape = dataset.dtype, dataset.shape
     base = h5py.check_vlen_dtype(dtype)
     kind, number = "numbers", dtype
@@ -469,9 +447,8 @@ def _dataset(dataset: Any, file_bytes: int) -> Dataset | None:
         kind, number = "rows", base
     # Numbers of NumPy's that torch has, too: no floats of 80 bits.
     is_number = isinstance(number, np.dtype) and number.kind in "biufc"
-    if not is_number or (number.itemsize > 8 and number.name != "complex128"):
-        return None
-    if shape is None or len(shape) > MOST_DIMENSIONS:
+    is_long = is_number and number.itemsize > 8 and number.name != "complex128"
+    if not is_number or is_long or shape is None or len(shape) > MOST_DIMENSIONS:
         return None
     num_bytes = math.prod((dtype.itemsize, *map(int, shape)))
     offset = dataset.get_offset() if kind == "numbers" else None
@@ -487,7 +464,7 @@ def is_column(dataset: Dataset) -> bool:
 
 
 def hdf5_advice(path: str) -> str:
-    """Suggest how to pack another program's HDF5 file: by a command, or by ``input=function``."""
+    """Say how to pack another program's file: by a command, or by ``input=function``."""
     fields: dict[str, str] = {}
     with suppress(DataError):
         fields = suggested_fields(ForeignHDF5(path))

@@ -4,12 +4,10 @@ A number is 8 bytes, big-endian. A block holds consecutive records: their CRC32 
 of each raw field in the manifest's order, and for each other field, and for the keys unless these
 are numbers, where the bytes of each record begin in the block, and where the last ones end
 (int64). Then come these bytes. Each part is padded to 8 bytes. A CRC32 covers the fields, the
-number and the key, so that it also detects a record in a wrong place. Files have LMDB 0.9's
-format.
+number and the key, so that it also detects a record in a wrong place.
 
-Where each value lies is read from the file itself, so that a memory map serves batches. A store
-never changes under its name. So no transaction, reader table or lock is needed, and their limits
-(one environment per file and process, none across a fork) do not apply.
+Where each value lies is read from the file itself (LMDB 0.9's format), so that a memory map serves
+batches. A store never changes under its name, so that no transaction or lock is needed.
 """
 
 import os
@@ -72,10 +70,7 @@ class LMDBStore(file_store.FileStore):
 
 @final
 class LMDBWriter(file_store.FileWriter):
-    """A RecordWriter.
-
-    The map grows by itself. Only ``close`` syncs: a temporary file may be lost.
-    """
+    """A RecordWriter. Only ``close`` syncs: a temporary file may be lost."""
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         super().__init__(path, fields, num_records)
@@ -86,11 +81,10 @@ class LMDBWriter(file_store.FileWriter):
         self._first = 0  # the number of the first record that waits
         self._waiting_bytes = 0
         self._num_blocks = 0
-        options: dict[str, Any] = {"lock": False, "sync": False, "lib_version": 0, "max_dbs": 0}
+        options: dict[str, Any] = {"subdir": False, "lock": False, "sync": False, "max_dbs": 0}
+        options |= {"map_size": FIRST_MAP_BYTES, "lib_version": 0}
         try:
-            self._environment = lmdb.open(
-                str(self._temporary), subdir=False, map_size=FIRST_MAP_BYTES, **options
-            )
+            self._environment = lmdb.open(str(self._temporary), **options)
         except lmdb.Error as error:
             abandon(self._publish)
             raise OSError(28, f"LMDB cannot write ({error})") from error
@@ -99,11 +93,9 @@ class LMDBWriter(file_store.FileWriter):
         count, first = len(crcs), self._num_written
         crcs = _numbered_and_keyed(crcs, np.arange(first, first + count), keys)
         arrays = {CRCS: crcs} | {name: v for name, v in records.items() if name in self._arrays}
-        strings = {
-            name: list(map(bytes, file_store.buffers(records[name])))
-            for name in self._strings
-            if name != KEYS
-        }
+        strings: dict[str, list[bytes]] = {}
+        for name in records.keys() - arrays.keys():
+            strings[name] = list(map(bytes, file_store.buffers(records[name])))
         if keys is not None:
             strings[KEYS] = keys
             self._strings.setdefault(KEYS, [])
@@ -136,7 +128,7 @@ class LMDBWriter(file_store.FileWriter):
         """Write the records that wait, up to the number ``stop``."""
         if stop == self._first:
             return
-        arrays = [b"".join(own) for own in self._arrays.values()]
+        arrays = map(b"".join, self._arrays.values())
         parts = [data + bytes(-len(data) % 8) for data in arrays]
         num_places = len(self._strings) * (stop - self._first + 1)
         place = sum(map(len, parts)) + PLACE_BYTES * num_places
@@ -164,7 +156,6 @@ class LMDBWriter(file_store.FileWriter):
         self._environment.close()
 
     def _put(self, key: bytes, value: bytes) -> None:
-        """Write one transaction, and repeat it in a map of twice the size if the map is full."""
         while True:
             try:
                 with self._environment.begin(write=True) as transaction:
@@ -195,10 +186,8 @@ class OpenLMDB(file_store.OpenFile):
         if manifest.first_key is None:
             self.fields[KEYS] = file_store.KEY
         count = manifest.num_records
-        units = {CRCS: CRC_BYTES}
-        for name, field in self.fields.items():
-            if field.encoding == "raw":
-                units[name] = file_store.num_bytes(field)
+        raw = {name: field for name, field in self.fields.items() if field.encoding == "raw"}
+        units = {CRCS: CRC_BYTES} | {name: file_store.num_bytes(raw[name]) for name in raw}
         self._strings = [name for name in self.fields if name not in units]
         begins: dict[str, np.ndarray] = {}
         is_whole = firsts[:1].tolist() == [0] * min(1, count)
@@ -263,7 +252,6 @@ class OpenLMDB(file_store.OpenFile):
         return (self._offsets[blocks] + starts).numpy(), lengths.numpy()
 
     def ask(self, rows: tuple[Tensor, Tensor]) -> None:
-        """Ask the disk for the records, and before that for the places of their bytes."""
         for name in self._strings:
             self._gather_places.ask(self._places(name, rows, PLACE_BYTES))
         super().ask(rows)
@@ -276,35 +264,28 @@ class OpenLMDB(file_store.OpenFile):
 def _numbered_and_keyed(
     crcs: np.ndarray, numbers: np.ndarray, keys: Sequence[Any] | None
 ) -> np.ndarray:
-    """Extend the CRC32s of records' fields by their numbers and their keys: uint32 [B]."""
     crcs = file_store.numbered_crcs(crcs, numbers)
     if keys is None:
         return crcs
-    pairs = zip(keys, crcs.tolist(), strict=True)
-    return np.array([crc32(key, crc) for key, crc in pairs], np.uint32)
+    return np.fromiter(map(crc32, keys, crcs.tolist()), np.uint32, len(crcs))
 
 
 class Meta(NamedTuple):
-    """The newest meta page of an LMDB file. ``root`` is the number of the tree's root page."""
+    """The newest meta page of an LMDB file."""
 
     page_bytes: int
     num_pages: int
-    root: int
+    root: int  # the number of the tree's root page
     num_values: int
 
 
 def read_meta(path: str) -> Meta:
-    """Read the meta page, and check that the file is as long as the page says.
-
-    Reading a map beyond the end of its file kills the process (SIGBUS). DataError D101 if the file
-    is missing, D102 if it is truncated or no LMDB 0.9 file.
-    """
+    """Read the meta page. DataError D101, D102 if the file is truncated or no LMDB 0.9 file."""
     head = read_head(path, 1 << 17)
     size = os.path.getsize(path)
     words = np.frombuffer(head[:META_BYTES].ljust(META_BYTES, b"\0"), "<u4")
     page_bytes, again = int(words[10]), "pack it again"
-    # LMDB 1.0's pages have longer headers
-    if len(head) >= META_BYTES and words[6] == foreign.LMDB_MAGIC:
+    if words[6] == foreign.LMDB_MAGIC:  # LMDB 1.0's pages have longer headers
         what = f"LMDB 1.0's data version {words[7]}, this reads {DATA_VERSION}"
         raise DataError(102, path, what, again)
     if len(head) < META_BYTES or words[4] != foreign.LMDB_MAGIC:
@@ -320,7 +301,7 @@ def read_meta(path: str) -> Meta:
     if version != DATA_VERSION:
         what = f"LMDB's data version {version}, this reads {DATA_VERSION}"
         raise DataError(102, path, what, again)
-    if needed > size:
+    if needed > size:  # reading a map beyond the end of its file kills the process
         raise DataError(102, path, f"truncated: expected {needed} bytes, have {size}", again)
     return Meta(page_bytes, last_page + 1, root, num_values)
 
@@ -328,8 +309,8 @@ def read_meta(path: str) -> Meta:
 def values_of(path: str) -> tuple[np.ndarray, list[bytes], np.ndarray, np.ndarray]:
     """Map a file (uint8 [size]) and find all its values.
 
-    Return the file, their keys in order, where each value begins, and its bytes: int64 [values].
-    DataError D101 if the file is missing, D102 if it is damaged or has named databases.
+    Return the map, their keys in order, where each value begins, and its bytes: int64 [values].
+    DataError D101, D102 if the file is damaged or has named databases.
     """
     meta = read_meta(path)
     # Mode "c" shares the page cache. Torch gets a writable array that cannot change the file.
@@ -341,11 +322,8 @@ def values_of(path: str) -> tuple[np.ndarray, list[bytes], np.ndarray, np.ndarra
         num_seen = 1
         while level and _page(file, level[0], meta)[10] & BRANCH:
             headers = [_nodes(_page(file, number, meta), BRANCH)[1] for number in level]
-            level = [
-                number
-                for header in headers
-                for number in (header[:, 0] | header[:, 1] << 16 | header[:, 2] << 32).tolist()
-            ]
+            low, middle, high, _ = np.concatenate(headers).T
+            level = (low | middle << 16 | high << 32).tolist()
             num_seen += len(level)
             if num_seen > meta.num_pages:
                 raise ValueError("more pages than the file has")
@@ -383,10 +361,7 @@ def _page(file: np.ndarray, number: int, meta: Meta) -> np.ndarray:
 
 
 def _nodes(page: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the nodes of a page begin, and their headers.
-
-    A header is int64 [n, 4]: two words of the size or page number, flags, size of the key.
-    """
+    # Headers are int64 [n, 4]: two words of the size or page number, flags, size of the key.
     words = page.view("<u2")
     if not words[5] & kind or words[5] & OVERFLOW:
         raise ValueError("a page of another kind")
@@ -399,7 +374,7 @@ def _nodes(page: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
 class ForeignLMDB:
     """The values of any LMDB file, or of a folder that holds ``data.mdb``. Picklable.
 
-    DataError D101 if the file is missing, D102 if it is damaged or has named databases.
+    DataError as in ``values_of``.
     """
 
     def __init__(self, path: str) -> None:
@@ -422,24 +397,21 @@ def key_expression(pattern: str) -> re.Pattern[str]:
 
     In a pattern, ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign.
     """
+    known = {"%s": "(.+)", "%d": r"(\d+)", "%%": "%"}
     parts: list[str] = []
     for part in re.split(f"({PLACEHOLDER})", pattern):
-        if part == "%s":
-            parts.append("(.+)")
-        elif part == "%d":
-            parts.append(r"(\d+)")
-        elif re.fullmatch(r"%0\d+d", part):
+        if re.fullmatch(r"%0\d+d", part):
             parts.append(rf"(\d{{{int(part[2:-1])},}})")
         else:
-            parts.append(re.escape(part.replace("%%", "%")))
+            parts.append(known.get(part, re.escape(part)))
     return re.compile("".join(parts), re.DOTALL | re.ASCII)
 
 
 def lmdb_advice(path: str) -> str:
-    """Suggest how to pack another program's LMDB file: by a command, or by ``input=function``.
+    """Say how to pack another program's file: by a command, or by ``input=function``.
 
     The fields are the most frequent patterns of the keys, each with the last number replaced.
-    DataError D101 or D102 if the file cannot be read.
+    DataError D101, D102.
     """
     file = ForeignLMDB(path)
     places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by texts around a number
@@ -453,11 +425,8 @@ def lmdb_advice(path: str) -> str:
     fields: dict[str, str] = {}
     for (before, after), own in places.items():
         first = file.read(own[0])
-        is_value = (
-            is_image(first)
-            or first.startswith(foreign.NPY)
-            or foreign.short_text(first) is not None
-        )
+        is_array = is_image(first) or first.startswith(foreign.NPY)
+        is_value = is_array or foreign.short_text(first) is not None
         if len(own) == most and is_value and foreign.is_quotable(before + after):
             width = f"0{min(widths[before, after])}" if len(widths[before, after]) == 1 else ""
             name = before + after or ("image" if is_image(first) else LABEL)
@@ -465,6 +434,5 @@ def lmdb_advice(path: str) -> str:
             fields[foreign.field_name(name, fields)] = f"%{width}d".join(parts)
     if not 0 < len(fields) <= foreign.MOST_FIELDS:
         return foreign.OTHER_WAY
-    return foreign.pack_command(
-        path, "input=lmdb", f"input.path={path}", foreign.fields_word(fields)
-    )
+    words = ("input=lmdb", f"input.path={path}", foreign.fields_word(fields))
+    return foreign.pack_command(path, *words)

@@ -1,4 +1,4 @@
-"""Opens a store by its content, and makes stores of several files, of stores, and of an input."""
+"""Opens a store by its content. Stores of several files, of stores, and of an input."""
 
 import hashlib
 import os
@@ -173,10 +173,7 @@ class Concatenation(RecordStore):
 
 @final
 class MixedStore(Concatenation):
-    """Stores by name, one after another.
-
-    ConfigError C203 if there is none, or if their fields or classes differ.
-    """
+    """Stores by name, one after another. ConfigError C203 for none, other fields or classes."""
 
     def __init__(self, stores: Mapping[str, RecordStore]) -> None:
         if not stores:
@@ -207,19 +204,18 @@ class MixedStore(Concatenation):
         return tuple(note for store in self.stores.values() for note in contract.notes_of(store))
 
     def described(self) -> Manifest:
-        manifests = [store.manifest for store in self.stores.values()]
-        source = ", ".join(
-            f"{name}: {store.manifest.source}" for name, store in self.stores.items()
-        )
+        own = {name: store.manifest for name, store in self.stores.items()}
+        source = ", ".join(f"{name}: {manifest.source}" for name, manifest in own.items())
+        digests = [manifest.digest for manifest in own.values()]
         digest = ""
-        if all(manifest.digest for manifest in manifests):
-            text = "".join(manifest.digest for manifest in manifests)
-            digest = hashlib.sha256(text.encode()).hexdigest()
-        counts = [manifest.class_counts for manifest in manifests]
-        # No counts if a store has none.
-        totals = [sum(numbers) for numbers in zip(*counts, strict=True)] if all(counts) else []
-        fields, classes = manifests[0].fields, manifests[0].classes
-        return Manifest(sum(self.sizes), fields, classes, totals, source=source, digest=digest)
+        if all(digests):
+            digest = hashlib.sha256("".join(digests).encode()).hexdigest()
+        counts = [manifest.class_counts for manifest in own.values()]
+        totals: list[int] = []  # none if a store has none
+        if all(counts):
+            totals = list(map(sum, zip(*counts, strict=True)))
+        first, count = next(iter(own.values())), sum(self.sizes)
+        return Manifest(count, first.fields, first.classes, totals, source=source, digest=digest)
 
 
 @final
@@ -241,35 +237,17 @@ class ShardedStore(Concatenation):
     def described(self) -> Manifest:
         path = os.path.join(self.path, MANIFEST)
         try:
-            names = os.listdir(self.path)
-            if MANIFEST in names:
+            entries = [entry for entry in os.scandir(self.path) if entry.is_file()]
+            present = {entry.name: entry.stat().st_size for entry in entries}
+            if present.pop(MANIFEST, None) is not None:
                 self._identity = identify(path)
                 with open(path, "rb") as file:
                     manifest = from_json(self.path, file.read())
-                # Report all that is wrong with names and sizes at once.
-                sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
-                if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
-                    what = "its manifest names files outside the directory"
-                    raise DataError(104, self.path, what, "pack it again")
-                entries = [entry for entry in os.scandir(self.path) if entry.is_file()]
-                present = {entry.name: entry.stat().st_size for entry in entries}
-                present.pop(MANIFEST, None)
-                wrong = [f"{name} is missing" for name in sizes if name not in present]
-                for name, size in sizes.items():
-                    if present.get(name, size) != size:
-                        wrong.append(f"{name} has {present[name]} bytes, not {size}")
-                wrong += [
-                    f"{name} does not belong here" for name in sorted(present.keys() - sizes.keys())
-                ]
-                if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
-                    wrong.append(f"the files do not hold {manifest.num_records} records")
-                if wrong:
-                    fix = "put the files in order, or pack it again"
-                    raise DataError(118, self.path, listed(wrong), fix)
+                self._check_files(manifest, present)
                 return manifest
         except OSError as error:
             raise unreadable(self.path, error) from error
-        if foreign.IN_FOLDER in names:
+        if foreign.IN_FOLDER in present:
             from framework.store.lmdb_store import lmdb_advice  # noqa: PLC0415
 
             what = "is an LMDB folder, but not a Paceline store"
@@ -277,6 +255,23 @@ class ShardedStore(Concatenation):
         foreign.refuse_other(self.path, "hdf5")
         fix = "give a store made by 'paceline pack', or choose data=folder for image files"
         raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
+
+    def _check_files(self, manifest: Manifest, present: Mapping[str, int]) -> None:
+        sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
+        if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
+            what = "its manifest names files outside the directory"
+            raise DataError(104, self.path, what, "pack it again")
+        wrong = [f"{name} is missing" for name in sizes if name not in present]
+        for name, size in sizes.items():
+            if present.get(name, size) != size:
+                wrong.append(f"{name} has {present[name]} bytes, not {size}")
+        others = sorted(present.keys() - sizes.keys())
+        wrong += [f"{name} does not belong here" for name in others]
+        if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
+            wrong.append(f"the files do not hold {manifest.num_records} records")
+        if wrong:
+            fix = "put the files in order, or pack it again"
+            raise DataError(118, self.path, listed(wrong), fix)
 
     @property
     def sizes(self) -> list[int]:
@@ -314,8 +309,7 @@ class _InputStore(RecordStore):
 
     def __init__(self, keys: Sequence[str], manifest: Manifest, name: Callable[[int], str]) -> None:
         self._manifest = replace(manifest, num_records=len(keys))
-        self._keys = keys
-        self._name = name
+        self._keys, self._name = keys, name
 
     def key(self, index: int) -> str:
         return self._keys[index]
@@ -343,17 +337,13 @@ class ChunkStore(_InputStore):
 
 @final
 class ItemStore(_InputStore):
-    """The records of the items of an input from ``start`` on. Reads them when asked.
-
-    Each item is one record, and several threads may read at the same time.
-    """
+    """The records of the items of an input from ``start`` on, one per item. Reads when asked."""
 
     def __init__(
         self, source: contract.RecordInput, start: int, keys: Sequence[str], manifest: Manifest
     ) -> None:
         super().__init__(keys, manifest, lambda index: source.name(start + index))
-        self._source = source
-        self._start = start
+        self._source, self._start = source, start
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         numbers = [self._start + index for index in indices.tolist()]

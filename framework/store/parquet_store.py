@@ -1,9 +1,8 @@
-"""Parquet files and Hugging Face datasets as a store, through pyarrow (extra ``parquet``).
+"""Parquet files and Hugging Face datasets as a store (extra ``parquet``).
 
-Parquet keeps rows in groups of some 100 images or 100,000 rows of numbers, which can only be
-decoded as a whole. Each process caches the groups used last, up to ``cache_mb``. Arrow files,
-which ``datasets.Dataset.save_to_disk`` writes, are mapped into memory, so that any row is read
-alone.
+Parquet keeps rows in groups of some 100 images or 100,000 rows of numbers. Each process caches the
+groups used last, up to ``cache_mb``. Arrow files, which ``datasets.Dataset.save_to_disk`` writes,
+are mapped into memory.
 """
 
 import json
@@ -22,7 +21,7 @@ from framework.errors import ConfigError, DataError, listed, words_of
 from framework.store import column_files, foreign
 from framework.store.files import named_files, sampled_digest
 from framework.store.folder_store import image_field
-from framework.store.gather import merged, ragged_of, taken
+from framework.store.gather import check_range, merged, ragged_of, taken
 from framework.system.user_code import needed
 
 STRINGS, LISTS = ("text", "bytes", "file"), ("rows",)
@@ -64,9 +63,8 @@ class ParquetStore(RecordStore):
         foreign.refuse_other(path, "parquet")
         needed("pyarrow", "parquet")
         self.path, self.given, self.classes, self.group = path, fields, classes, group
-        self.label_maps = tuple(labels or ())
+        self.label_maps, self.cache_mb = tuple(labels or ()), cache_mb
         self.kinds = foreign.checked_kinds(kinds, group)
-        self.cache_mb = cache_mb
         self.is_random = False  # whether records are asked for in random order
         self._files = column_files.ColumnFiles(_files_of(path, group), cache_mb)
 
@@ -110,17 +108,16 @@ class ParquetStore(RecordStore):
     @cached_property
     def _columns(self) -> dict[str, column_files.FieldColumn]:
         """The column of each field. ConfigError C162, C179; DataError D167."""
-        schema = self._files.schema
-        given: Any = self.given
+        schema, given = self._files.schema, self.given
         if given is None:
             given = {name: name for name in schema.names}
         foreign.check_fields(given, "{image: image, label: label}", self.group)
         columns: dict[str, column_files.FieldColumn] = {}
         for field, name in given.items():
-            if schema.names.count(name) != 1:
-                what = f"names {schema.names.count(name)} columns, but must name exactly one"
-                fix = f"choose from {listed(schema.names)}"
-                raise ConfigError(162, f"{self.group}.fields.{field} = {name}", what, fix)
+            if (count := schema.names.count(name)) != 1:
+                where, fix = f"{self.group}.fields.{field} = {name}", listed(schema.names)
+                what = f"names {count} columns, but must name exactly one"
+                raise ConfigError(162, where, what, f"choose from {fix}")
             form = column_files.form_of(schema.field(name).type, str(field) == LABEL)
             if form is None:
                 raise self._not_held(name, schema.field(name).type)
@@ -141,7 +138,7 @@ class ParquetStore(RecordStore):
         return DataError(167, self.path, what, f"choose others: {self._advice()}")
 
     def _advice(self, without: str = "") -> str:
-        """Return how to choose the columns that a store can hold, but for one."""
+        # How to choose the columns that a store can hold, but for one.
         columns = [
             f"{field.name}: {field.name}"
             for field in self._files.schema
@@ -155,7 +152,7 @@ class ParquetStore(RecordStore):
 
         None if labels are numbers. No counts if a label numbers no class.
         """
-        column, path, group = self._columns.get(LABEL), self.path, self.group
+        column, path, group, given = self._columns.get(LABEL), self.path, self.group, self.classes
         is_named = column is not None and column.form == "name"
         occurrences: dict[Any, int] = {}
         if column is not None and column.form in ("array", "name"):
@@ -163,7 +160,7 @@ class ParquetStore(RecordStore):
             if is_named or column_files.library().types.is_integer(kind):
                 occurrences = self._files.value_counts(column.name)
         numbers: dict[str, int] | None = {} if is_named else None
-        given = self.classes
+        classes: list[str] = []
         if column is None or not occurrences:
             classes = foreign.check_classes((), given, path, group)
         elif is_named:
@@ -178,7 +175,6 @@ class ParquetStore(RecordStore):
             is_plain = all(isinstance(name, str) and name.isprintable() for name in texts)
             if given is None and texts and is_plain and len(set(texts)) == len(texts):
                 given = texts
-            classes = []
             if min(occurrences) >= 0 or given is not None:
                 classes = foreign.numbered_classes(max(occurrences), given, path, group)
         counts = [0] * len(classes)
@@ -216,10 +212,8 @@ class ParquetStore(RecordStore):
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         """Return rows. DataError D167 for arrays of another shape or dtype than the first row's."""
+        check_range(indices, len(self))
         places = indices.numpy()
-        count = len(self)
-        if len(places) and not 0 <= places.min() <= places.max() < count:
-            raise IndexError(f"rows {places.min()}..{places.max()} of {count}")
         groups = np.searchsorted(self._files.firsts, places, side="right") - 1
         fields = self.manifest.fields
         spots: list[Tensor] = []
@@ -255,7 +249,6 @@ class ParquetStore(RecordStore):
     def _taken(
         self, name: str, column: column_files.ColumnValues, rows: np.ndarray, indices: np.ndarray
     ) -> Any:
-        """Return some rows of a group's field. DataError D162 for a null."""
         lot, nulls = column
         if nulls is not None and nulls[rows].any():
             column_name, form, _ = self._columns[name]
@@ -263,8 +256,8 @@ class ParquetStore(RecordStore):
             if form == "file":
                 what = "has no bytes; its image lies in a file of its own"
             where = f"{self.name(int(indices[nulls[rows].argmax()]))}: {column_name}"
-            fix = "fill it in or leave the row out, or choose columns: "
-            raise DataError(162, where, what, fix + self._advice(column_name))
+            fix = f"fill it in or leave the row out, or choose columns: {self._advice(column_name)}"
+            raise DataError(162, where, what, fix)
         if isinstance(lot, np.ndarray):
             return torch.from_numpy(lot[rows])
         if isinstance(lot, column_files.Strings):
@@ -287,7 +280,6 @@ class ParquetStore(RecordStore):
         return f"{file}: row {row}"
 
     def file_of(self, index: int) -> str:
-        """Return the path of the file that holds a row."""
         return self._files.row(index)[0]
 
     def check(self) -> None:
@@ -298,7 +290,6 @@ class ParquetStore(RecordStore):
 
 
 def _files_of(path: str, group: str) -> list[str]:
-    """Return the files of a data set. DataError D101, D102 for a damaged list, D192 for splits."""
     key = "data.train" if group == "data" else "input.path"
     if not os.path.isdir(path):
         return named_files(path, foreign.COLUMNS)
@@ -324,7 +315,7 @@ def _files_of(path: str, group: str) -> list[str]:
         if NUMBERED.search(stem) or os.path.basename(stem) in foreign.USUAL_SPLITS
     }
     if len(splits) > 1:
-        raise foreign.several_splits(
-            path, sorted(splits), f"{key}={path}/{foreign.example_split(sorted(splits))}*"
-        )
+        names = sorted(splits)
+        word = f"{key}={path}/{foreign.example_split(names)}*"
+        raise foreign.several_splits(path, names, word)
     return paths

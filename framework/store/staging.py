@@ -1,9 +1,4 @@
-"""Where a store lies before it is read: in memory, on a device, or cold on its disk.
-
-``data.stage=ram`` copies a store into memory (``/dev/shm``). All ranks and runs of a user share
-the copy. Each process that uses it holds a lock on it, which the system releases if the process
-dies. The last one, or else the next run, removes the copy.
-"""
+"""Where a store lies before it is read: in memory, on a device, or cold on its disk."""
 
 import ctypes
 import fcntl
@@ -44,6 +39,8 @@ STAYS = 0.05  # the largest share of a cold file's bytes that may be in memory
 class Staged:
     """A copy of the store ``source`` in memory at ``path``, until ``close``.
 
+    All ranks and runs of a user share it. Each process that uses it holds a lock, which the system
+    releases if the process dies. The last one, or else the next run, removes the copy.
     ResourceError R107 if the copy does not fit, or cannot be made.
     """
 
@@ -64,7 +61,6 @@ class Staged:
             raise
 
     def close(self) -> None:
-        """Give the copy back. The last user removes it."""
         self._unregister()
         _remove_unless_used(self._home, self._lock)
 
@@ -102,8 +98,7 @@ def remove_leftovers() -> None:
 
 
 def _is_current(descriptor: int) -> bool:
-    """Return whether the open lock file still has its name."""
-    return os.fstat(descriptor).st_nlink > 0
+    return os.fstat(descriptor).st_nlink > 0  # the lock file still has its name
 
 
 def _is_own(home: Path) -> bool:
@@ -129,12 +124,11 @@ def _remove_unless_used(home: Path, descriptor: int) -> None:
 
 
 def _copy(source: str, home: Path, name: str) -> None:
-    """Copy under another name first, so that ``home`` is complete if it exists."""
+    # Copy under another name first, so that ``home`` is complete if it exists.
     where = f"data.stage = ram: {source}"
     fix = "set data.stage=none, or free memory"
     needed = sum(map(os.path.getsize, files_of(source)))
-    disk = os.statvfs(MEMORY)  # a file system in memory
-    spare = int(min(disk.f_bavail * disk.f_frsize, available_memory_bytes()) * SPARE)
+    spare = int(min(shutil.disk_usage(MEMORY).free, available_memory_bytes()) * SPARE)
     if needed > spare:
         what = f"{needed} bytes do not fit into memory, of which {spare} may be taken"
         raise ResourceError(107, where, what, fix)
@@ -198,15 +192,13 @@ def cached_share(paths: Sequence[str]) -> float | None:
 class ResidentStore(RecordStore):
     """A RecordStore of raw fields on ``device``. A batch is one gather per field.
 
-    ConfigError C171 if a field is encoded. ResourceError R107, at the first read, if the store does
-    not fit.
+    ConfigError C171 if a field is encoded. ResourceError R107, at the first read, for no room.
     """
 
     has_columns = True
 
     def __init__(self, store: RecordStore, device: torch.device) -> None:
-        self.store = store
-        self.device = device
+        self.store, self.device = store, device
         self._tensors: dict[str, Tensor] = {}
         encoded = [name for name, field in store.manifest.fields.items() if field.encoding != "raw"]
         if encoded:
@@ -266,9 +258,8 @@ class ResidentStore(RecordStore):
 
 @final
 class LockedRecords:
-    """Reads records of a store in page-locked memory, for a thread that feeds a GPU.
+    """Reads records of a ``lockable`` store in page-locked memory, from which the GPU copies.
 
-    The GPU copies whole values from there by itself. ``store`` is ``lockable``.
     CopyEngineError if the GPU cannot copy so, OSError if a file cannot be opened for writing.
     """
 
@@ -309,8 +300,7 @@ def lockable(store: RecordStore) -> bool:
     fields = store.manifest.fields
     if find("paceline_gather") is None or not store.manifest.num_records:
         return False
-    if any(field.encoding != "raw" for field in fields.values()):
-        return False
-    if max(map(num_bytes, fields.values()), default=0) < LEAST_BYTES:
+    is_raw = all(field.encoding == "raw" for field in fields.values())
+    if not is_raw or max(map(num_bytes, fields.values()), default=0) < LEAST_BYTES:
         return False
     return store.places(torch.empty(0, dtype=torch.int64)).starts.keys() == fields.keys()

@@ -1,8 +1,7 @@
 """What is known of the records of a store: the facts that an order may ask for, and statistics.
 
 The mean and the standard deviation per channel are of decoded values. Their sample is the same for
-every store: up to ``NUM_RECORDS`` records, spread evenly over the data set. Every value in it has
-the same weight.
+every store: up to ``NUM_RECORDS`` records, spread evenly. Every value has the same weight.
 """
 
 import math
@@ -31,14 +30,10 @@ SIZES = ("height", "width")
 RECORD = "record"  # its number in the data set
 START_BYTES = 64 << 10  # of a JPEG; they hold its size, unless a large preview comes before it
 NUM_RECORDS = 1000
-WHITE = {
-    "uint8": 255,
-    "uint16": 65535,
-}  # the largest value, by which normalizing divides; 1 for floats
+WHITE = {"uint8": 255, "uint16": 65535}  # the largest value, by which normalizing divides
 READ_RECORDS = 16  # at once, so that large images do not fill the memory
 DIGITS = 6  # significant digits that do not depend on the layout or order of the values
-# The statistics of the stores that this process has measured, by digest and fields. `diagnose`
-# opens a store many times.
+# The statistics of stores, by digest and fields: `diagnose` opens a store many times.
 MEASURED: dict[tuple[str, str], dict[str, ChannelStatistics]] = {}
 
 
@@ -54,18 +49,15 @@ class StoreFacts:
     def __init__(self, store: RecordStore | None) -> None:
         self._store = store
         self._fields: Mapping[str, Field] = {}
+        self.classes: Sequence[str] = ()
         if store is not None:
-            self._fields = store.manifest.fields
+            self._fields, self.classes = store.manifest.fields, store.manifest.classes
         self._numbers = [name for name, field in self._fields.items() if is_number(field)]
 
     @property
     def store(self) -> RecordStore:
         assert self._store is not None
         return self._store
-
-    @property
-    def classes(self) -> Sequence[str]:
-        return () if self._store is None else self._store.manifest.classes
 
     @property
     def names(self) -> Sequence[str]:
@@ -80,12 +72,12 @@ class StoreFacts:
             name = ragged[0]
         if name in ragged:
             return self.store.lengths(name)
-        if name is not None:
-            raise self._unknown(name, "is not a field of any length", ragged)
-        what = "no field of the data has any length"
-        if ragged:
-            what = "does not say which field's lengths count"
-        raise self._unknown("null", what, ragged)
+        what = "is not a field of any length"
+        if name is None:
+            what = "no field of the data has any length"
+            if ragged:
+                what = "does not say which field's lengths count"
+        raise self._unknown(name or "null", what, ragged)
 
     def answer(self, name: str) -> np.ndarray | None:
         if name not in self.names:
@@ -152,7 +144,7 @@ class StoreFacts:
         known = [*self._numbers, *lists]
         raise self._unknown(name, "is not a field with numbers per record", known)
 
-    def _unknown(self, name: str | None, what: str, known: Sequence[str]) -> ConfigError:
+    def _unknown(self, name: str, what: str, known: Sequence[str]) -> ConfigError:
         fix = "choose order=full"
         if known:
             fix = f"choose one of {', '.join(known)}"
@@ -165,8 +157,8 @@ class StoreFacts:
 def num_channels(field: Field) -> int | None:
     """Return the number of channels of a field that has statistics, or None.
 
-    Images and videos have statistics, and raw fields [C, H, W] of floats, uint8 or uint16. Label
-    maps, labels, indices and signals have none.
+    Images and videos have statistics, and raw fields [C, H, W] of floats, uint8 or uint16, but no
+    label maps.
     """
     if field.kind == "labels":
         return None
@@ -199,11 +191,9 @@ class StatisticsSampler:
 
     def pass_by(self, records: Records, count: int) -> None:
         """Measure those of the next ``count`` records that belong to the sample."""
-        start = self._position
+        rows = self._wanted - self._position
         self._position += count
-        edges = torch.tensor([start, self._position])
-        first, past = torch.searchsorted(self._wanted, edges).tolist()
-        for row in (self._wanted[first:past] - start).tolist():
+        for row in rows[(rows >= 0) & (rows < count)].tolist():
             for name, field in self.fields.items():
                 with suppress(BadImage, BadFrames):  # the record is left out
                     self.shares[name].append(_share(records[name][row], field))
@@ -212,8 +202,8 @@ class StatisticsSampler:
         """Return the statistics by field, without fields that could not be measured."""
         statistics: dict[str, ChannelStatistics] = {}
         for name, shares in self.shares.items():
-            combined = _combined(np.array(shares), WHITE.get(self.fields[name].dtype, 1))
-            if combined is not None:
+            white = WHITE.get(self.fields[name].dtype, 1)
+            if (combined := _combined(np.array(shares), white)) is not None:
                 statistics[name] = combined
         return statistics
 
@@ -267,12 +257,11 @@ def _share(value: Any, field: Field) -> np.ndarray:
         share[0] = plane.size
         # OpenCV sums bytes as integers, so that their order cannot matter.
         if plane.size and plane.dtype == np.uint8:
-            means, deviations = cv2.meanStdDev(np.ascontiguousarray(plane))
-            share[1:] = means[0, 0], float(deviations[0, 0]) ** 2 * plane.size
+            mean, deviation = cv2.meanStdDev(np.ascontiguousarray(plane))
+            share[1:] = mean.item(), deviation.item() ** 2 * plane.size
         elif plane.size:
             numbers = plane.astype(np.float64)
-            mean = float(numbers.mean())
-            share[1:] = mean, np.square(numbers - mean).sum()
+            share[1:] = numbers.mean(), np.square(numbers - numbers.mean()).sum()
     return shares
 
 

@@ -1,10 +1,9 @@
 """WebDataset shards as a store: records are read at any place, through memory maps.
 
-Members with one name, up to its first dot, are one record. Their places are read from the headers
-once and kept in an index: ``NAME.tar.paceline`` beside the shard, or a file in the user's cache
-folder. It belongs to a shard of one size and one time of its last change. It holds the CRC32 of
-every member's header, so that another shard is noticed when a record is read. Nothing is ever
-extracted. A shard that is truncated while it is read may kill the process, as with any memory map.
+Their places are read from the headers once and kept in an index: ``NAME.tar.paceline`` beside the
+shard, or a file in the user's cache folder. It belongs to a shard of one size and one time of its
+last change, and holds the CRC32 of every member's header. Nothing is ever extracted. A shard that
+is truncated while it is read may kill the process, as with any memory map.
 """
 
 import hashlib
@@ -38,7 +37,6 @@ HEADER = tarfile.BLOCKSIZE  # bytes before a member's own
 MOST_HEADER_BYTES = 1 << 24  # of one name or list of pax headers; a hostile one asks for gigabytes
 TAIL_BYTES = 1 << 16  # behind the last member, which must all be zero
 MAGIC = b"PLTARIX3"
-WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 RECORD = np.dtype([("key_bytes", "<i8"), ("members", "<i8")])
 MEMBER = np.dtype([("suffix", "<u4"), ("start", "<i8"), ("size", "<i8"), ("crc", "<u4")])
 # What tarfile raises for damaged files, and NumPy for damaged indexes.
@@ -81,14 +79,15 @@ class TarStore(RecordStore):
         self.path, self.classes, self.keep, self.group = path, classes, keep, group
         self.given_kinds = foreign.checked_kinds(kinds, group)
         self.label_maps = tuple(labels or ())
-        given: Any = fields
         self.fields: dict[str, tuple[str, ...]] | None = None
-        if given is not None:
-            foreign.check_fields(given, "{image: jpg, label: cls}", group)
-            self.fields = {}
-            for field, names in given.items():
-                suffixes = [part.strip().lstrip(".") for part in str(names).lower().split(";")]
-                self.fields[str(field)] = tuple(suffixes)
+        if fields is not None:
+            foreign.check_fields(fields, "{image: jpg, label: cls}", group)
+            self.fields = {
+                str(field): tuple(
+                    part.strip().lstrip(".") for part in str(names).lower().split(";")
+                )
+                for field, names in fields.items()
+            }
         self.pattern = foreign.class_pattern(label_pattern, group)
         if self.pattern is not None and LABEL in (self.fields or {}):
             what = f"{group}.fields has a label already"
@@ -116,8 +115,7 @@ class TarStore(RecordStore):
                 where, is_map = f"{self.name(0)}: {name}", name in self.label_maps
                 read = partial(self.member_bytes, name)
                 fields[name] = image_field(where, len(self), read, is_map)
-        counts: list[int] = []
-        classes = self.class_names
+        classes, counts = self.class_names, list[int]()
         if self.labels is not None:
             fields[LABEL] = Field("int64", ())
             if len(classes) > self.labels[0].max():
@@ -132,9 +130,8 @@ class TarStore(RecordStore):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say which index cannot be kept."""
-        why = "cannot be written, neither beside the shard nor in the cache folder"
-        why += "; every start reads all headers again"
+        why = "cannot be written, neither beside the shard nor in the cache folder; every start"
+        why += " reads all headers again"
         return tuple(f"the index of {shard} {why}" for shard in self.listed.unkept[:1])
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
@@ -149,16 +146,16 @@ class TarStore(RecordStore):
             if field.encoding == "image":
                 records[name] = parts
                 continue
-            arrays = [np.frombuffer(part, np.uint8) for part in parts]
-            if field.kind not in foreign.OF_STRINGS:
+            if field.kind in foreign.OF_STRINGS:
+                arrays = [np.frombuffer(part, np.uint8) for part in parts]
+            else:
                 arrays = self._arrays(name, field, parts, indices.tolist())
             if field.encoding == "ragged":
                 records[name] = gather.ragged_of(arrays, field)
             elif name in views:
                 records[name] = arrays
             else:
-                shape = [size or 0 for size in field.shape]
-                out = np.empty((len(arrays), *shape), field.dtype)
+                out = np.empty((len(arrays), *(size or 0 for size in field.shape)), field.dtype)
                 for place, array in enumerate(arrays):
                     out[place] = array
                 records[name] = torch.from_numpy(out)
@@ -174,32 +171,26 @@ class TarStore(RecordStore):
         columns = (listed.starts[members], listed.sizes[members], listed.crcs[members])
         parts: list[Any] = []
         for shard, start, size, crc in zip(shards, *(c.tolist() for c in columns), strict=True):
-            view = maps[shard]
-            if crc32(view[start - HEADER : start]) != crc:
+            if crc32(maps[shard][start - HEADER : start]) != crc:
                 path = listed.shards[shard]
                 fix = f"remove {path}{INDEX_SUFFIX} if it is there, and start again"
-                what = "was replaced or rewritten since it was indexed"
-                raise DataError(117, path, what, fix)
-            parts.append(view[start : start + size])
+                raise DataError(117, path, "was replaced or rewritten since it was indexed", fix)
+            parts.append(maps[shard][start : start + size])
         return parts
 
     def _view(self, number: int) -> memoryview:
-        """Return the memory map of a shard. DataError D101, D117 if the shard was replaced.
-
-        A map is freed once no part of it is in use.
-        """
+        """Return the memory map of a shard. DataError D101, D117 if the shard was replaced."""
         shard, identity = self.listed.shards[number], self.listed.identities[number]
         files.identify(shard, identity)
-        view = self._views.get(shard)
-        if view is not None:
-            return view
+        if shard in self._views:
+            return self._views[shard]
         try:
             with open(shard, "rb") as file:
                 view = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
         except (OSError, ValueError) as error:
             raise files.unreadable(shard, error) from error
         files.identify(shard, identity)  # it may be replaced meanwhile
-        for old in list(self._views)[: 1 - MOST_MAPS]:
+        for old in list(self._views)[: 1 - MOST_MAPS]:  # freed once no part of it is in use
             self._views.pop(old, None)
         self._views[shard] = view
         return view
@@ -228,8 +219,8 @@ class TarStore(RecordStore):
         is_ragged = field.encoding == "ragged"  # the number of rows may differ
         for part, index in zip(parts, indices, strict=True):
             head, header = self._heads.get(name, (b"", None))
-            is_alike = header is not None and len(part) == len(head) + header.num_bytes
-            if header is not None and is_alike and part[: len(head)] == head:
+            is_alike = part[: len(head)] == head
+            if header and is_alike and len(part) == len(head) + header.num_bytes:
                 array = foreign.native(header.view(part))
             else:
                 data = bytes(part)
@@ -250,7 +241,6 @@ class TarStore(RecordStore):
 
     @cached_property
     def listed(self) -> "Listed":
-        """The records of all shards. DataError D101, D110, and those of a bad shard."""
         records = Listed(files.named_files(self.path, (".tar",)), self.keep)
         if not len(records):
             raise DataError(110, self.path, "no file inside", "give .tar files that hold images")
@@ -278,9 +268,8 @@ class TarStore(RecordStore):
             fields = {"image": f'"{";".join(images)}"'} if images else {}
             for suffix in sorted(suffixes - set(images)):
                 stem, _, last = suffix.rpartition(".")
-                fields[foreign.field_name(stem or (LABEL if last == "cls" else last), fields)] = (
-                    suffix
-                )
+                name = stem or {"cls": LABEL}.get(last, last)
+                fields[foreign.field_name(name, fields)] = suffix
             chosen = [f"{field}: {suffix}" for field, suffix in fields.items()]
             what = f"there are members .{', .'.join(others[:5])} too (a key ends at the first dot)"
             fix = f"say what is wanted, as in '{self.group}.fields={{{listed(chosen)}}}'"
@@ -308,7 +297,7 @@ class TarStore(RecordStore):
         return members
 
     def check_members(self, field: str) -> None:
-        """Check that each record has one member for a field. DataError D163, D167."""
+        """Check that each record has one member for a field. DataError as in ``member``."""
         for index in np.flatnonzero(self.members[field] < 0)[:1].tolist():
             self.member(field, index)
 
@@ -339,8 +328,8 @@ class TarStore(RecordStore):
                 data = self.member_bytes(LABEL, index) if kept is None else kept
                 texts.append(data.decode("utf-8", "surrogateescape").strip())
                 if not texts[-1]:
-                    what, fix = "its label is empty", "correct or remove it"
-                    raise DataError(162, self.name(index), what, fix)
+                    where, what = self.name(index), "its label is empty"
+                    raise DataError(162, where, what, "correct or remove it")
             numbers, classes = foreign.label_column(texts, classes, path, self.name, group)
         else:
             return None
@@ -361,33 +350,27 @@ class TarStore(RecordStore):
                 continue
             if suffix == "txt":
                 first = np.flatnonzero(self.members[field] >= 0)[:1].tolist()
-                texts = [self.member_bytes(field, index) for index in first]
-                if any(
-                    foreign.number_of(text.decode(errors="replace")) is not None for text in texts
-                ):
+                text = b"".join(self.member_bytes(field, index) for index in first)
+                if foreign.number_of(text.decode(errors="replace")) is not None:
                     continue
             kinds[field] = "text" if suffix in ("txt", "json") else "bytes"
         return {**kinds, **self.given_kinds}
 
     @property
     def class_names(self) -> list[str]:
-        """The classes in the order of their numbers. ConfigError C161, DataError D161."""
         if self.labels is not None:
             return self.labels[1]
         return foreign.check_classes((), self.classes, self.path, self.group)
 
     @property
     def source(self) -> str:
-        """What a manifest says of the source, with the number of members left out."""
-        count = self.listed.left_out
-        note = f" ({count} members left out: links, devices, names without a suffix)"
-        return f"tar {self.path}{note if count else ''}"
+        note = ""
+        if count := self.listed.left_out:
+            note = f" ({count} members left out: links, devices, names without a suffix)"
+        return f"tar {self.path}{note}"
 
     def value(self, field: str, index: int) -> Any:
-        """Return an image file's bytes, an array (of no dimension for a number) or a string.
-
-        DataError as of ``parsed`` and ``read``.
-        """
+        """Return an image file's bytes, an array (of no dimension for a number) or a string."""
         return self.parsed(self.member_bytes(field, index), field, index)
 
     def parsed(self, data: bytes, field: str, index: int) -> Any:
@@ -432,13 +415,10 @@ class TarStore(RecordStore):
 
 
 class ShardIndex(NamedTuple):
-    """The records of a shard in the order of their first members, and the places of all members.
+    """The records of a shard in the order of their first members, and the places of all members."""
 
-    A suffix is what stands behind the first dot of a member's name, a key what stands before it.
-    """
-
-    suffixes: list[str]
-    keys: bytes  # one after another
+    suffixes: list[str]  # what stands behind the first dot of members' names
+    keys: bytes  # what stands before it, one after another
     records: np.ndarray  # ``RECORD``: the bytes of each key, and the number of members
     members: np.ndarray  # ``MEMBER``: number of the suffix, first byte, bytes, CRC32 of ``HEADER``
     texts: bytes  # short texts, one after another
@@ -446,7 +426,7 @@ class ShardIndex(NamedTuple):
 
 
 def is_text_suffix(suffix: str) -> bool:
-    """Return whether a member with this suffix is a text, such as ``cls`` and ``score.txt``."""
+    """Return whether a suffix is that of a text, such as ``cls`` and ``score.txt``."""
     return suffix.lower().rpartition(".")[2] in ("cls", "txt")
 
 
@@ -460,8 +440,7 @@ def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, files.Identity, boo
     identity = files.identify(shard)
     places = index_places(shard)
     for place in places:
-        index = _read_index(place, identity)
-        if index is not None:
+        if (index := _read_index(place, identity)) is not None:
             return index, identity, True
     index = list_shard(shard)
     files.identify(shard, identity)
@@ -475,8 +454,8 @@ def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, files.Identity, boo
     for place in places if keep else ():
         folder = os.path.dirname(place) or "."
         with suppress(ResourceError, OSError):
-            # A read-only folder stays unchanged, even for root.
-            if not os.path.isdir(folder) or os.stat(folder).st_mode & WRITE_BITS:
+            # A folder without write permission stays unchanged, even for root.
+            if not os.path.isdir(folder) or os.stat(folder).st_mode & 0o222:
                 write_bytes(Path(place), content)
                 return index, identity, True
     return index, identity, False
@@ -525,14 +504,9 @@ def list_shard(shard: str) -> ShardIndex:
     numbers = {suffix: number for number, suffix in enumerate(suffixes)}
     keys = [key.encode("utf-8", "surrogateescape") for key in records]
     sizes = [(len(key), len(own)) for key, own in zip(keys, records.values(), strict=True)]
-    return ShardIndex(
-        suffixes,
-        b"".join(keys),
-        np.array(sizes, RECORD),
-        np.array([(numbers[place[0]], *place[1:4]) for place in places], MEMBER),
-        b"".join(place[4] for place in places),
-        left_out,
-    )
+    members = np.array([(numbers[place[0]], *place[1:4]) for place in places], MEMBER)
+    texts = b"".join(place[4] for place in places)
+    return ShardIndex(suffixes, b"".join(keys), np.array(sizes, RECORD), members, texts, left_out)
 
 
 class _Headers(io.FileIO):
@@ -588,7 +562,7 @@ def _read_index(place: str, identity: files.Identity) -> ShardIndex | None:
 
 @final
 class Listed:
-    """The records of several shards, as arrays.
+    """The records of several shards, as arrays. DataError as in ``shard_index``.
 
     Attributes:
         unkept: The shards whose index could not be written.
@@ -630,11 +604,9 @@ class Listed:
         return len(self.shard_numbers)
 
     def shard_of(self, index: int) -> str:
-        """Return the path of a record's shard."""
         return self.shards[self.shard_numbers[index]]
 
     def key(self, index: int) -> str:
-        """Return the common name of a record's members."""
         start, end = self._key_ends[index : index + 2]
         return self._keys[start:end].decode("utf-8", "surrogateescape")
 
