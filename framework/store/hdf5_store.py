@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, final
 
 import h5py
 import numpy as np
-import torch
 from torch import Tensor
 
 from framework.contracts.records import Field, Records
@@ -54,10 +53,6 @@ class HDF5Store(file_store.FileStore):
     """A RecordStore over one HDF5 file."""
 
     choice = "hdf5"
-
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        crcs = file_store.content_crcs(records, self.manifest.fields)
-        return indices[torch.from_numpy(crcs != self._open().crcs(indices))].tolist()
 
     def _map(self) -> "OpenHDF5":
         with open_hdf5(self.path) as file:  # maps need none
@@ -146,25 +141,19 @@ class OpenHDF5(file_store.OpenFile):
         num_records = self.manifest.num_records
         part = "crc32"
         try:
-            self._crcs, _ = _memory_map(path, file, part)
-            if self._crcs.shape != (num_records,) or self._crcs.dtype != np.uint32:
-                raise ValueError(f"{self._crcs.shape} checksums for {num_records} records")
+            self._crcs, _ = _memory_map(path, file, part, ("uint32", ()), num_records)
             if "keys" in file:
                 self.fields[file_store.KEYS] = file_store.KEY
             for name, field in self.fields.items():
                 part = "keys" if name == file_store.KEYS else f"records/{name}"
                 if field.encoding == "raw":
-                    rows, begin = _memory_map(path, file, part)
-                    if rows.shape != (num_records, *field.shape) or rows.dtype != field.dtype:
-                        raise ValueError(f"has shape {rows.shape} and type {rows.dtype}")
-                    self._add(name, _flat(rows), file_store.num_bytes(field), begin)
+                    rows = field.dtype, field.shape
+                    data, begin = _memory_map(path, file, part, rows, num_records)
+                    self._add(name, _flat(data), file_store.num_bytes(field), begin)
                     continue
-                data, begin = _memory_map(path, file, f"{part}/data")
-                if (data.dtype, data.shape[1:]) != _row_of(field):
-                    raise ValueError(f"data has shape {data.shape} and type {data.dtype}")
-                offsets, _ = _memory_map(path, file, f"{part}/offsets")
-                if offsets.shape != (num_records + 1,) or offsets.dtype != np.int64:
-                    raise ValueError(f"offsets have shape {offsets.shape} and type {offsets.dtype}")
+                data, _ = _memory_map(path, file, f"{part}/data", _row_of(field))
+                rows = "int64", ()
+                offsets, _ = _memory_map(path, file, f"{part}/offsets", rows, num_records + 1)
                 if offsets[0] < 0 or offsets[-1] > len(data) or np.any(np.diff(offsets) < 0):
                     raise ValueError("offsets out of bounds")
                 self._offsets[name] = offsets
@@ -185,13 +174,24 @@ class OpenHDF5(file_store.OpenFile):
             starts = starts * row_bytes
         return starts, lengths
 
-    def crcs(self, indices: Tensor) -> np.ndarray:
-        return self._crcs[indices.numpy()]
+    def differs(self, indices: Tensor, crcs: np.ndarray) -> np.ndarray:
+        return crcs != self._crcs[indices.numpy()]
 
 
-def _memory_map(path: str, file: h5py.File, name: str) -> tuple[np.ndarray, int]:
-    """Return a private memory map of a contiguous dataset, and its first byte in the file."""
+def _memory_map(
+    path: str,
+    file: h5py.File,
+    name: str,
+    row: tuple[str, tuple[Any, ...]],
+    count: int | None = None,
+) -> tuple[np.ndarray, int]:
+    """Return a private memory map of a contiguous dataset, and its first byte in the file.
+
+    ValueError if it does not hold ``count`` rows of this dtype and shape.
+    """
     dataset = own_dataset(file, name)
+    if (dataset.dtype, dataset.shape[1:]) != row or count not in (None, dataset.shape[0]):
+        raise ValueError(f"{name} has shape {dataset.shape} and type {dataset.dtype}")
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype), 0
     offset = dataset.id.get_offset()
@@ -209,11 +209,11 @@ def _flat(rows: np.ndarray) -> np.ndarray:
     return rows.reshape(-1).view(np.uint8)
 
 
-def _row_of(field: Field) -> tuple[np.dtype, tuple[int, ...]]:
+def _row_of(field: Field) -> tuple[str, tuple[int, ...]]:
     # What the values of a field that is not raw consist of: rows, or bytes.
     if field.encoding == "ragged":
-        return np.dtype(field.dtype), field.row_shape
-    return np.dtype(np.uint8), ()
+        return field.dtype, field.row_shape
+    return "uint8", ()
 
 
 @final
@@ -254,11 +254,11 @@ class _ErrorHidingFile(io.FileIO):
 class _Spool:
     """Byte strings, or rows of an array, that wait until their number is known."""
 
-    def __init__(self, folder: Path, dtype: np.dtype, row_shape: tuple[int, ...]) -> None:
+    def __init__(self, folder: Path, dtype: str, row_shape: tuple[int, ...]) -> None:
         # The file has no name, so that a crash leaves nothing behind.
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._lengths = array("q")
-        self._dtype, self._row_shape = dtype, row_shape
+        self._dtype, self._row_shape = np.dtype(dtype), row_shape
 
     def write(self, values: list[Any]) -> None:
         self._file.writelines(values)

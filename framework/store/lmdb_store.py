@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, final
 import lmdb
 import numpy as np
 import torch
-from isal.isal_zlib import crc32
 from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Records
@@ -55,14 +54,6 @@ class LMDBStore(file_store.FileStore):
     """A RecordStore over one LMDB file."""
 
     choice = "lmdb"
-
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        opened, keys = self._open(), None
-        if KEYS in opened.fields:
-            keys = opened.values(KEYS, opened.rows(indices))
-        crcs = file_store.content_crcs(records, self.manifest.fields)
-        crcs = _numbered_and_keyed(crcs, indices.numpy(), keys)
-        return indices[torch.from_numpy(crcs != opened.crcs(indices))].tolist()
 
     def _map(self) -> "OpenLMDB":
         return OpenLMDB(self.path)
@@ -256,18 +247,20 @@ class OpenLMDB(file_store.OpenFile):
             self._gather_places.ask(self._places(name, rows, PLACE_BYTES))
         super().ask(rows)
 
-    def crcs(self, indices: Tensor) -> np.ndarray:
-        places = self._places(CRCS, self.rows(indices), CRC_BYTES)
-        return self._gather_crcs(places).numpy().view("<u4")
+    def differs(self, indices: Tensor, crcs: np.ndarray) -> np.ndarray:
+        rows, keys = self.rows(indices), None
+        if KEYS in self.fields:
+            keys = self.values(KEYS, rows)
+        own = self._gather_crcs(self._places(CRCS, rows, CRC_BYTES)).numpy().view("<u4")
+        return own != _numbered_and_keyed(crcs, indices.numpy(), keys)
 
 
 def _numbered_and_keyed(
     crcs: np.ndarray, numbers: np.ndarray, keys: Sequence[Any] | None
 ) -> np.ndarray:
-    crcs = file_store.numbered_crcs(crcs, numbers)
-    if keys is None:
-        return crcs
-    return np.fromiter(map(crc32, keys, crcs.tolist()), np.uint32, len(crcs))
+    # Numbers are 8 bytes, big-endian.
+    crcs = file_store.extended_crcs(crcs, numbers.astype(">u8"))
+    return crcs if keys is None else file_store.extended_crcs(crcs, keys)
 
 
 class Meta(NamedTuple):

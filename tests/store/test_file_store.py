@@ -20,7 +20,7 @@ from framework.data.lmdb import lmdb_source
 from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.store import file_store
-from framework.store.file_store import content_crcs, from_json, numbered_crcs, to_json
+from framework.store.file_store import content_crcs, extended_crcs, from_json, to_json
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from tests.conftest import FIELDS, edited_manifest, make_context, make_records, write_store
@@ -127,7 +127,7 @@ def test_the_crcs_of_arrays_are_zlibs_however_they_are_computed(monkeypatch, com
     crcs = content_crcs({"a": rows, "b": labels}, fields)
     assert crcs.tolist() == expected
     numbers = np.arange(7, 57)
-    assert numbered_crcs(crcs, numbers).tolist() == [
+    assert extended_crcs(crcs, numbers.astype(">u8")).tolist() == [
         crc32(number.to_bytes(8, "big"), crc)
         for number, crc in zip(numbers.tolist(), expected, strict=True)
     ]
