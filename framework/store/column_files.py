@@ -240,10 +240,7 @@ class ColumnFiles:
     def group(
         self, number: int, columns: Mapping[str, FieldColumn], numbers: Mapping[str, int] | None
     ) -> RowGroup:
-        """Return a decoded group. One thread decodes it, and others wait for it.
-
-        ``numbers`` has the number of each name of a class.
-        """
+        """Return a decoded group. ``numbers`` has the number of each name of a class."""
         _ = self.readers
         with self._lock:
             future = self._groups.get(number)
@@ -365,10 +362,7 @@ def _values(values: Any, column: FieldColumn, numbers: Mapping[str, int]) -> Col
 
 
 def _nested(array: Any, missing: str = "") -> np.ndarray:
-    """Return numbers, or lists of one length, as [rows, *shape]. Nulls become 0.
-
-    ValueError ``missing`` for a null, unless it is "".
-    """
+    """Return numbers or lists of one length: [rows, *shape]. ValueError ``missing`` for a null."""
     if missing and array.null_count:
         raise ValueError(missing)
     if not _is_list(array.type):

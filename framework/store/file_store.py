@@ -47,10 +47,7 @@ def to_json(manifest: Manifest) -> str:
 
 
 def from_json(path: str, text: str | bytes) -> Manifest:
-    """Read the manifest of the store at ``path``.
-
-    DataError D104 if the text is no manifest, is damaged, or has another schema.
-    """
+    """Read the manifest of the store at ``path``. DataError D104 if it is damaged or too new."""
     try:
         data = json.loads(text)
         schema = int(data["schema"])
@@ -320,10 +317,7 @@ class FileStore(RecordStore):
 
 
 class FileWriter(ABC):
-    """A RecordWriter of the file ``path``, of exactly ``num_records`` records.
-
-    ``close`` puts the file in its place.
-    """
+    """A RecordWriter of exactly ``num_records`` records. ``close`` puts the file in its place."""
 
     def __init__(self, path: str, fields: Mapping[str, Field], num_records: int) -> None:
         self.path = Path(path)

@@ -1,7 +1,4 @@
-"""Files and folders of the user: their identity, their names, and reading many files at once.
-
-Only regular files count. Pipes, sockets and devices are not opened.
-"""
+"""Files and folders of the user: their identity, their names, and reading many files at once."""
 
 import glob
 import os
@@ -234,10 +231,7 @@ def walk(
 
 
 def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
-    """Return a file, all files under a folder, or those of a pattern (``*``, ``?``, ``**``).
-
-    The user may name a link. DataError D101.
-    """
+    """Return a file, all files under a folder, or those of a pattern with ``*``. DataError D101."""
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
@@ -304,10 +298,7 @@ def _ask(descriptor: int) -> None:
 
 
 def ask_item_files(source: RecordInput, items: range) -> None:
-    """Ask the system to read the files of items into memory, without waiting for it.
-
-    Does nothing unless each item has files of its own. Errors are left to the later read.
-    """
+    """Ask the system to read the files of items into memory, if each item has files of its own."""
     with suppress(DataError):  # a path that the input does not allow
         ends = [set(item_files_of(source, item)) for item in (items[0], items[-1])]
         if ends[0] == ends[1]:  # one file holds many items, which are not worth listing

@@ -149,10 +149,7 @@ def image_field(
     is_map: bool = False,
     fix: str = "correct or remove it",
 ) -> Field:
-    """Return the field of ``count`` image files, as the first one and a sample of them tell.
-
-    DataError D106, which names ``where`` and ``fix``, if the first one cannot be read.
-    """
+    """Return the field of ``count`` image files, by a sample. DataError D106 for the first one."""
     try:
         channels = shared_channels(1 if is_map else count, read)
     except (BadImage, ValueError) as error:

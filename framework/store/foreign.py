@@ -1,7 +1,4 @@
-"""Files and values of other programs: formats, commands that pack them, arrays, classes, kinds.
-
-``group`` is the group of an option, for errors: ``input`` for packing, or ``data``.
-"""
+"""Files and values of other programs. ``group`` is that of an option, ``input`` or ``data``."""
 
 import io
 import math
@@ -112,10 +109,7 @@ def format_of(path: str) -> Format | None:
 
 
 def refuse_other(path: str, choice: str) -> None:
-    """Raise DataError D103 for a format that ``choice`` cannot read.
-
-    It names the right choice, or a command that packs the file. Unknown formats pass.
-    """
+    """Raise DataError D103, which says what to do, for a format that ``choice`` cannot read."""
     present = format_of(path)
     if present is None and os.path.isfile(path):
         head = read_head(path, len(NPY))
@@ -196,10 +190,7 @@ def is_quotable(name: str) -> bool:
 
 
 def number_of(text: str) -> np.ndarray | None:
-    """Return a whole number as int64, any other number as float32, and None for other texts.
-
-    Also None for a whole number of more than 18 digits, and for one that float32 cannot hold.
-    """
+    """Return a whole number as int64, another one as float32, and None for other texts."""
     text = text.strip()
     if WHOLE.fullmatch(text):
         return np.array(int(text), np.int64)
@@ -244,10 +235,7 @@ class ArrayHeader(NamedTuple):
 
 
 def read_npy_header(file: BinaryIO, size: int, where: str) -> ArrayHeader:
-    """Read the header of the .npy file of ``size`` bytes at the position of ``file``.
-
-    DataError D112 if it is not a header of plain numbers, or their bytes are not all there.
-    """
+    """Read the header of a .npy file of ``size`` bytes. DataError D112 unless of plain numbers."""
     begin = file.tell()
     try:
         shape, fortran, dtype = HEADER_READERS[np.lib.format.read_magic(file)](file)
@@ -314,11 +302,7 @@ def class_in(name: str, pattern: re.Pattern[str], where: str, group: str = "inpu
 def number_classes(
     names: Sequence[str], classes: Sequence[str] | None, where: str, group: str = "input"
 ) -> tuple[list[int], list[str]]:
-    """Return a number for each of ``names``, and the classes in the order of their numbers.
-
-    Without ``classes`` all names are classes, in byte order. DataError D161 for names that
-    ``classes`` lacks.
-    """
+    """Return each name's number in ``classes``, or else in all names in byte order. DataError D161."""
     known = check_classes(sorted(set(names), key=os.fsencode), classes, where, group)
     numbers = {name: number for number, name in enumerate(known)}
     return [numbers[name] for name in names], known
@@ -360,10 +344,7 @@ def label_column(
 def check_classes(
     present: Iterable[str], classes: Sequence[str] | None, where: str, group: str = "input"
 ) -> list[str]:
-    """Return ``classes``, or ``present`` if ``classes`` is None.
-
-    ConfigError C161 for a class that ``classes`` names twice, DataError D161 for one that it lacks.
-    """
+    """Return ``classes``, or else ``present``. ConfigError C161 for one twice, DataError D161."""
     if classes is None:
         return list(present)
     known = [str(name) for name in classes]
@@ -379,10 +360,7 @@ def check_classes(
 def numbered_classes(
     largest: int, classes: Sequence[str] | None, where: str, group: str = "input"
 ) -> list[str]:
-    """Return names for the labels 0..``largest``: ``classes``, or the numbers themselves.
-
-    There are none for a negative or a huge number. DataError D161 if ``classes`` are too few.
-    """
+    """Return names for the labels 0..``largest``: none for a negative or a huge one. DataError D161."""
     if classes is None:
         return list(map(str, range(largest + 1))) if largest < MOST_CLASSES else []
     if largest >= len(classes):
@@ -442,10 +420,7 @@ def text_of(data: bytes, field: str, where: str, group: str) -> str:
 
 
 def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:
-    """Return a field's value as its kind has it: ``str``, ``bytes`` or an array.
-
-    Boxes are float32 [n, 4], points float32. DataError D167 for another value.
-    """
+    """Return a field's value as its kind has it: ``str``, ``bytes`` or an array. DataError D167."""
     given = type(value).__name__
     if kind in OF_STRINGS:
         if isinstance(value, OF_STRINGS[kind]):

@@ -32,10 +32,7 @@ def map_of(array: np.ndarray) -> Map:
 
 
 def should_ask() -> bool:
-    """Return whether this thread's reading waits for a disk: call it once before each batch.
-
-    ``native/ask_pages.c`` says how it knows. False without it.
-    """
+    """Return whether this thread waits for a disk, by ``native/ask_pages.c``. Ask once per batch."""
     decide = find("paceline_should_ask")
     return decide is not None and decide() == 1
 
@@ -117,10 +114,7 @@ def row_gather(rows: Tensor) -> Gather:
 
 
 def gather_at(addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return copies of the values at ``addresses`` (int64 [B]) in this process: [B, *shape].
-
-    Callers know that ``paceline_gather`` was compiled, and that the addresses are right.
-    """
+    """Return copies of the values at ``addresses`` (int64 [B]), which are trusted: [B, *shape]."""
     out = empty((len(addresses), *shape), dtype)
     size = math.prod(shape) * dtype.itemsize
     threads = num_threads() if out.nbytes >= SHARED_BYTES else 1
@@ -177,10 +171,7 @@ def taken(values: Any, places: Tensor) -> Any:
 
 
 def merged(parts: Sequence[Any], order: Tensor) -> Any:
-    """Put the values of a field, read from several places, in the order of a batch.
-
-    ``order`` says which of the values of all parts has each place: int64 [B].
-    """
+    """Put the values of a field, from several places, in the ``order`` of a batch: int64 [B]."""
     values = joined(parts)
     if len(parts) == 1:
         return values

@@ -116,10 +116,7 @@ class HDF5Writer(file_store.FileWriter):
 
 @final
 class OpenHDF5(file_store.OpenFile):
-    """The mapped parts of a store's file.
-
-    DataError D102, D103, D104 without a readable manifest, D105 if it does not match the file.
-    """
+    """The mapped parts of a store's file. DataError D102 to D105."""
 
     def __init__(self, path: str, file: h5py.File) -> None:
         try:
@@ -185,10 +182,7 @@ def _memory_map(
     row: tuple[str, tuple[Any, ...]],
     count: int | None = None,
 ) -> tuple[np.ndarray, int]:
-    """Return a private memory map of a contiguous dataset, and its first byte in the file.
-
-    ValueError if it does not hold ``count`` rows of this dtype and shape.
-    """
+    """Return a private map of a dataset's rows, and its first byte in the file. ValueError."""
     dataset = own_dataset(file, name)
     if (dataset.dtype, dataset.shape[1:]) != row or count not in (None, dataset.shape[0]):
         raise ValueError(f"{name} has shape {dataset.shape} and type {dataset.dtype}")
@@ -218,10 +212,7 @@ def _row_of(field: Field) -> tuple[str, tuple[int, ...]]:
 
 @final
 class _ErrorHidingFile(io.FileIO):
-    """A file that hides write errors from HDF5, which may crash or report a different error.
-
-    After an error nothing is written any more. ``check`` raises it.
-    """
+    """A file that hides a write error from HDF5, which might crash, until ``check`` raises it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "x+b")
@@ -475,11 +466,7 @@ def hdf5_advice(path: str) -> str:
 
 
 def suggested_fields(file: ForeignHDF5) -> dict[str, str]:
-    """Return a data set for each field: those of the length that most data sets share.
-
-    More than ``MOST_FIELDS`` data sets are one per record, or one per record and field. DataError
-    D192 for a group per split.
-    """
+    """Return a data set for each field: those of the most frequent length. DataError D192."""
     datasets = {name: data for name, data in file.datasets.items() if foreign.is_quotable(name)}
     groups = {name.partition("/")[0] for name in datasets if "/" in name}
     splits = sorted(group for group in groups if group.lower() in foreign.USUAL_SPLITS)

@@ -365,10 +365,7 @@ def _nodes(page: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
 
 @final
 class ForeignLMDB:
-    """The values of any LMDB file, or of a folder that holds ``data.mdb``. Picklable.
-
-    DataError as in ``values_of``.
-    """
+    """The values of any LMDB file, or of a folder that holds ``data.mdb``. Picklable."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.join(path, foreign.IN_FOLDER) if os.path.isdir(path) else path
@@ -401,11 +398,7 @@ def key_expression(pattern: str) -> re.Pattern[str]:
 
 
 def lmdb_advice(path: str) -> str:
-    """Say how to pack another program's file: by a command, or by ``input=function``.
-
-    The fields are the most frequent patterns of the keys, each with the last number replaced.
-    DataError D101, D102.
-    """
+    """Say how to pack another program's file: by a command, or by ``input=function``."""
     file = ForeignLMDB(path)
     places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by texts around a number
     widths: defaultdict[tuple[str, str], set[int]] = defaultdict(set)

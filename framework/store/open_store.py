@@ -40,10 +40,7 @@ def files_of(path: str) -> list[str]:
 
 
 def open_records(path: str) -> RecordStore:
-    """Return the store at ``path``, or one over tar shards or Parquet files with usual fields.
-
-    Nothing is written: an index of shards that does not exist yet is only kept in memory.
-    """
+    """Return the store at ``path``, also over tar shards or Parquet files. Nothing is written."""
     from framework.store.parquet_store import ParquetStore  # noqa: PLC0415
     from framework.store.tar_store import TarStore  # noqa: PLC0415
 
@@ -220,10 +217,7 @@ class MixedStore(Concatenation):
 
 @final
 class ShardedStore(Concatenation):
-    """A RecordStore over the files of a directory: ``manifest.json`` and files that are stores.
-
-    ``open_file`` opens a file at its first read.
-    """
+    """A RecordStore over a directory: ``manifest.json``, and files that ``open_file`` opens."""
 
     def __init__(self, path: str, open_file: Callable[[str], RecordStore]) -> None:
         super().__init__()
@@ -302,10 +296,7 @@ class ShardedStore(Concatenation):
 
 
 class _InputStore(RecordStore):
-    """A store of the records of an input. ``name`` returns what errors call a record.
-
-    Fields of the input that the manifest lacks are left out.
-    """
+    """A store of the records of an input, with the fields of the manifest."""
 
     def __init__(self, keys: Sequence[str], manifest: Manifest, name: Callable[[int], str]) -> None:
         self._manifest = replace(manifest, num_records=len(keys))

@@ -148,11 +148,7 @@ def _copy(source: str, home: Path, name: str) -> None:
 
 
 def drop_cached(paths: Sequence[str]) -> None:
-    """Remove files from the page cache, as after boot.
-
-    ResourceError R107 if the system keeps them: their disk is memory, another program maps them, or
-    this is not Linux.
-    """
+    """Remove files from the page cache. ResourceError R107 if the system keeps them."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -170,10 +166,7 @@ def drop_cached(paths: Sequence[str]) -> None:
 
 
 def cached_share(paths: Sequence[str]) -> float | None:
-    """Return the share of the files' bytes in the page cache (0 to 1), by mincore(2).
-
-    None if the files are empty or the system does not tell: not Linux, or no right to know.
-    """
+    """Return the share (0 to 1) of the files' bytes in the page cache; None if it is unknown."""
     libc = ctypes.CDLL(None)
     cached = total = 0
     for path in paths:
@@ -190,10 +183,7 @@ def cached_share(paths: Sequence[str]) -> float | None:
 
 @final
 class ResidentStore(RecordStore):
-    """A RecordStore of raw fields on ``device``. A batch is one gather per field.
-
-    ConfigError C171 if a field is encoded. ResourceError R107, at the first read, for no room.
-    """
+    """A store of raw fields on ``device``. ConfigError C171, ResourceError R107 for no room."""
 
     has_columns = True
 
@@ -275,10 +265,7 @@ class LockedRecords:
         self._files = LockedFiles(store.paths, device)
 
     def __call__(self, indices: Tensor) -> Records:
-        """Return the records at ``indices`` (int64 [B]): ``Pieces`` of large fields, or tensors.
-
-        Labels are always tensors, since the host may renumber them.
-        """
+        """Return records (int64 [B]): ``Pieces`` of large fields, but labels and others as tensors."""
         places = self._store.places(indices)
         starts = self._files.starts[places.files]
         records: Records = {}

@@ -155,11 +155,7 @@ class StoreFacts:
 
 
 def num_channels(field: Field) -> int | None:
-    """Return the number of channels of a field that has statistics, or None.
-
-    Images and videos have statistics, and raw fields [C, H, W] of floats, uint8 or uint16, but no
-    label maps.
-    """
+    """Return the number of channels of a field that has statistics, or None."""
     if field.kind == "labels":
         return None
     if field.kind == "video":

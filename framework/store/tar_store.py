@@ -211,10 +211,7 @@ class TarStore(RecordStore):
     def _arrays(
         self, name: str, field: Field, parts: Sequence[Any], indices: list[int]
     ) -> list[np.ndarray]:
-        """Return arrays of the shape and dtype of the field, in the maps' memory if they can be.
-
-        Most arrays of a field have one header, which is parsed once.
-        """
+        """Return arrays of the field's shape and dtype, in the maps' memory if they can be."""
         arrays: list[np.ndarray] = []
         is_ragged = field.encoding == "ragged"  # the number of rows may differ
         for part, index in zip(parts, indices, strict=True):
@@ -251,10 +248,7 @@ class TarStore(RecordStore):
 
     @cached_property
     def sources(self) -> dict[str, tuple[str, ...]]:
-        """The suffixes that the member of each field may have, in lower case.
-
-        ConfigError C162 if members would be ignored silently.
-        """
+        """The suffixes of each field's member, in lower case. ConfigError C162 for others."""
         suffixes = {suffix.lower() for suffix in self.listed.suffixes}
         images = sorted(suffixes & {*IMAGES})
         if self.fields is not None:
@@ -281,10 +275,7 @@ class TarStore(RecordStore):
 
     @cached_property
     def members(self) -> dict[str, np.ndarray]:
-        """The number of each record's member for each field, int64 [records].
-
-        ``NONE`` stands for no member, ``SEVERAL`` for more than one.
-        """
+        """By field, each record's member, ``NONE`` or ``SEVERAL``: int64 [records]."""
         records = self.listed
         members: dict[str, np.ndarray] = {}
         for field, wanted in self.sources.items():
