@@ -202,7 +202,7 @@ def number_of(text: str) -> np.ndarray | None:
 
 
 def short_text(data: bytes) -> str | None:
-    """Return a value as text; None if it is not a text, empty, or of over ``LONGEST_TEXT`` bytes."""
+    """Return a value as the short text that it is; None if it is none, empty or too long."""
     if len(data) > LONGEST_TEXT:
         return None
     with suppress(UnicodeDecodeError):
@@ -302,7 +302,7 @@ def class_in(name: str, pattern: re.Pattern[str], where: str, group: str = "inpu
 def number_classes(
     names: Sequence[str], classes: Sequence[str] | None, where: str, group: str = "input"
 ) -> tuple[list[int], list[str]]:
-    """Return each name's number in ``classes``, or else in all names in byte order. DataError D161."""
+    """Return each name's number in ``classes``, or else in all names by their bytes, and these."""
     known = check_classes(sorted(set(names), key=os.fsencode), classes, where, group)
     numbers = {name: number for number, name in enumerate(known)}
     return [numbers[name] for name in names], known
@@ -360,7 +360,7 @@ def check_classes(
 def numbered_classes(
     largest: int, classes: Sequence[str] | None, where: str, group: str = "input"
 ) -> list[str]:
-    """Return names for the labels 0..``largest``: none for a negative or a huge one. DataError D161."""
+    """Return names for labels 0..``largest``: none for a negative or huge one. DataError D161."""
     if classes is None:
         return list(map(str, range(largest + 1))) if largest < MOST_CLASSES else []
     if largest >= len(classes):

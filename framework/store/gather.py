@@ -32,7 +32,7 @@ def map_of(array: np.ndarray) -> Map:
 
 
 def should_ask() -> bool:
-    """Return whether this thread waits for a disk, by ``native/ask_pages.c``. Ask once per batch."""
+    """Return whether this thread waits for a disk (``native/ask_pages.c``), once per batch."""
     decide = find("paceline_should_ask")
     return decide is not None and decide() == 1
 

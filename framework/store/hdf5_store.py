@@ -256,7 +256,7 @@ class _Spool:
         self._lengths.extend(map(len, values))
 
     def move_into(self, group: Any) -> None:
-        """Write all rows to ``data`` of an HDF5 group, their ``offsets`` too, and remove the file."""
+        """Write all rows to ``data`` of an HDF5 group, and their ``offsets``. Remove the file."""
         data = group.create_dataset("data", (sum(self._lengths), *self._row_shape), self._dtype)
         ends = np.cumsum(self._lengths, dtype=np.int64)
         group.create_dataset("offsets", data=np.concatenate([[0], ends]))

@@ -265,7 +265,7 @@ class LockedRecords:
         self._files = LockedFiles(store.paths, device)
 
     def __call__(self, indices: Tensor) -> Records:
-        """Return records (int64 [B]): ``Pieces`` of large fields, but labels and others as tensors."""
+        """Return records (int64 [B]): ``Pieces`` of large fields, tensors of labels and others."""
         places = self._store.places(indices)
         starts = self._files.starts[places.files]
         records: Records = {}
