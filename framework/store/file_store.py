@@ -160,10 +160,8 @@ class OpenFile(ABC):
         self._sources: dict[str, tuple[Tensor, Any, Callable[[int, int], Any]]] = {}
 
     def _add(self, name: str, source: np.ndarray, stride: int = 1, begin: int = 0) -> None:
-        """Read a field from the map ``source`` (uint8 [size]), which begins at a byte of the file.
-
-        A raw value lies at a multiple of ``stride`` bytes in it.
-        """
+        # The map ``source`` (uint8 [size]) begins at a byte of the file. Raw values lie in it at
+        # multiples of ``stride`` bytes.
         field, where = self.fields[name], map_of(source)
         flat, buffer = torch.from_numpy(source), memoryview(source)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         if field.encoding != "raw":
@@ -205,11 +203,11 @@ class OpenFile(ABC):
             places = self.places(name, rows)
             gather.check(places)
             starts = places.numpy() * gather.stride
-            return Placed(where.address, starts, np.full(len(starts), gather.num_bytes), view)
+            return Placed(where[0], starts, np.full(len(starts), gather.num_bytes), view)
         starts, lengths = self.spans(name, rows)
         field = self.fields[name]
         if field.encoding != "ragged":
-            return Placed(where.address, starts, lengths, view)
+            return Placed(where[0], starts, lengths, view)
         counts = torch.from_numpy(lengths)
         data = gather_rows(source, torch.from_numpy(starts), counts * self.row_bytes[name])
         return Ragged(data.view(torch_dtype(field)).view(-1, *field.row_shape), counts)

@@ -5,7 +5,7 @@ If a mapped file is not in memory, ``ask_pages`` asks the system for the pages o
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -20,15 +20,11 @@ SHARED_BYTES = 1 << 18
 ANYWHERE = (1 << 63) - 1  # the length of a source that is the whole memory
 
 
-class Map(NamedTuple):
-    """A mapped file, or a part of it."""
-
-    address: int
-    num_bytes: int
+Map = tuple[int, int]  # a mapped file, or a part of it: where it begins in memory, and its bytes
 
 
 def map_of(array: np.ndarray) -> Map:
-    return Map(array.ctypes.data, array.nbytes)
+    return array.ctypes.data, array.nbytes
 
 
 def should_ask() -> bool:
@@ -78,18 +74,16 @@ class Gather:
         self.source, self.stride, self.shape, self.dtype = source, stride, shape, dtype
         self.num_bytes = math.prod(shape) * dtype.itemsize
         self._compiled = find("paceline_gather")
-        self._where = Map(source.data_ptr(), len(source))
+        self._where = source.data_ptr(), len(source)
 
     def __call__(self, places: Tensor) -> Tensor:
         """Return [B, *shape] for int64 [B]. IndexError if a piece is not inside the source."""
         count, num_bytes = len(places), self.num_bytes
         if self._compiled is None:
             self.check(places)
-            out = empty((count, *self.shape), self.dtype)
-            sizes = torch.full((count,), num_bytes)
-            targets = torch.arange(count) * num_bytes
-            _copy(self.source, places * self.stride, sizes, targets, _flat(out))
-            return out
+            sizes = torch.full_like(places, num_bytes)
+            data = gather_rows(self.source, places * self.stride, sizes)
+            return data.view(self.dtype).view(count, *self.shape)
         places = places.contiguous()
         out = empty((count, *self.shape), self.dtype)
         threads = num_threads() if count * num_bytes >= SHARED_BYTES else 1
@@ -130,7 +124,7 @@ def gather_rows(source: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:
     piece is not inside the source.
     """
     ends = sizes.cumsum(0)
-    total = int(ends[-1]) if len(ends) else 0
+    total = int(sizes.sum())
     if total > len(source) * max(1, len(sizes)):  # a damaged store must not exhaust the memory
         raise IndexError(f"pieces of {total} bytes of {len(source)}")
     result = torch.empty(total, dtype=torch.uint8)

@@ -103,23 +103,20 @@ class Concatenation(RecordStore):
         return [path for store in self._all for path in store.paths]
 
     def places(self, indices: Tensor) -> contract.Places:
-        names, first_files = self._located
         files = torch.empty_like(indices)
-        starts = {name: torch.empty_like(indices) for name in names}
-        for number, places in self._split(indices) if starts else ():
+        starts: dict[str, Tensor] = {}
+        for number, places in self._split(indices):
             own = self.part(number).places(indices[places] - self.starts[number])
-            files[places] = own.files + first_files[number]
-            for name, values in starts.items():
-                values[places] = own.starts[name]
+            files[places] = own.files + self._first_files[number]
+            for name, values in own.starts.items():  # the raw fields, in each part
+                if name not in starts:
+                    starts[name] = torch.empty_like(indices)
+                starts[name][places] = values
         return contract.Places(files, starts)
 
     @cached_property
-    def _located(self) -> tuple[list[str], list[int]]:
-        """The fields whose values all parts locate, and the number of each part's first file."""
-        nothing = torch.empty(0, dtype=torch.int64)
-        located = [store.places(nothing).starts for store in self._all]
-        names = [name for name in self.manifest.fields if all(name in starts for starts in located)]
-        return names, [0, *accumulate(len(store.paths) for store in self._all)]
+    def _first_files(self) -> list[int]:
+        return [0, *accumulate(len(store.paths) for store in self._all)]
 
     def column(self, name: str) -> Any:
         return joined([store.column(name) for store in self._all])

@@ -82,12 +82,10 @@ class TarStore(RecordStore):
         self.fields: dict[str, tuple[str, ...]] | None = None
         if fields is not None:
             foreign.check_fields(fields, "{image: jpg, label: cls}", group)
-            self.fields = {
-                str(field): tuple(
-                    part.strip().lstrip(".") for part in str(names).lower().split(";")
-                )
-                for field, names in fields.items()
-            }
+            self.fields = {}
+            for field, names in fields.items():
+                suffixes = str(names).lower().split(";")
+                self.fields[str(field)] = tuple(part.strip().lstrip(".") for part in suffixes)
         self.pattern = foreign.class_pattern(label_pattern, group)
         if self.pattern is not None and LABEL in (self.fields or {}):
             what = f"{group}.fields has a label already"
