@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import IO, Any, NamedTuple, final
 
@@ -25,13 +25,11 @@ STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
 
 
 class FieldColumn(NamedTuple):
-    """A field's column, by name.
-
-    Its form is ``bytes``, ``file`` (bytes and path), ``text``, ``name`` (a class), ``array`` (a
-    number, or a list of one length) or ``rows`` (a list of any length).
-    """
+    """A field's column."""
 
     name: str
+    # ``bytes``, ``file`` (bytes and path), ``text``, ``name`` (of a class), ``array`` (a number, or
+    # a list of one length) or ``rows`` (a list of any length).
     form: str
     kind: str = ""  # what the field is, as ``data.kinds`` says; "": by its form
 
@@ -399,12 +397,13 @@ def write_row_groups(
     pa = library()
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     writer: Any = None
-    try:
+    with ExitStack() as stack:
         for columns in parts:
             if writer is None:
                 firsts = {name: values[0] if values else "" for name, values in columns.items()}
                 schema = pa.schema([(name, types[type(value)]) for name, value in firsts.items()])
                 writer = pa.parquet.ParquetWriter(file, schema, compression="zstd")
+                stack.enter_context(writer)
             storable = {
                 # The bytes of a file's name may be no UTF-8.
                 name: [
@@ -413,6 +412,3 @@ def write_row_groups(
                 for name, own in columns.items()
             }
             writer.write_table(pa.table(storable, schema=writer.schema))
-    finally:
-        if writer is not None:
-            writer.close()

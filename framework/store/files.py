@@ -12,7 +12,6 @@ from hashlib import sha256
 from heapq import heappop, heappush
 from pathlib import Path
 from time import perf_counter
-from types import MappingProxyType
 from typing import NamedTuple, final
 
 import numpy as np
@@ -104,11 +103,11 @@ class Walked(NamedTuple):
     root: str
     names: list[str]  # regular files, relative to the root, in byte order (``surrogateescape``)
     folders: list[str]  # directly in the root, in byte order
-    links: int = 0  # skipped symbolic links
-    specials: int = 0  # skipped pipes, sockets and devices
-    follow_links: str | None = None  # the root that links had to stay under; None: all skipped
-    others: Mapping[str, int] = MappingProxyType({})  # skipped files of other endings: how many
-    hidden: int = 0  # skipped files and folders whose names begin with a dot
+    links: int  # skipped symbolic links
+    specials: int  # skipped pipes, sockets and devices
+    follow_links: str | None  # the root that links had to stay under; None: all skipped
+    others: Mapping[str, int]  # skipped files of other endings: how many
+    hidden: int  # skipped files and folders whose names begin with a dot
 
     def notes(self, key: str) -> tuple[str, ...]:
         """Say what was skipped, if anything. ``key`` is the option that follows links."""

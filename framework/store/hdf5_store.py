@@ -138,19 +138,19 @@ class OpenHDF5(file_store.OpenFile):
         num_records = self.manifest.num_records
         part = "crc32"
         try:
-            self._crcs, _ = _memory_map(path, file, part, ("uint32", ()), num_records)
+            self._crcs, _ = _memory_map(file, part, ("uint32", ()), num_records)
             if "keys" in file:
                 self.fields[file_store.KEYS] = file_store.KEY
             for name, field in self.fields.items():
                 part = "keys" if name == file_store.KEYS else f"records/{name}"
                 if field.encoding == "raw":
                     rows = field.dtype, field.shape
-                    data, begin = _memory_map(path, file, part, rows, num_records)
+                    data, begin = _memory_map(file, part, rows, num_records)
                     self._add(name, _flat(data), file_store.num_bytes(field), begin)
                     continue
-                data, _ = _memory_map(path, file, f"{part}/data", _row_of(field))
+                data, _ = _memory_map(file, f"{part}/data", _row_of(field))
                 rows = "int64", ()
-                offsets, _ = _memory_map(path, file, f"{part}/offsets", rows, num_records + 1)
+                offsets, _ = _memory_map(file, f"{part}/offsets", rows, num_records + 1)
                 if offsets[0] < 0 or offsets[-1] > len(data) or np.any(np.diff(offsets) < 0):
                     raise ValueError("offsets out of bounds")
                 self._offsets[name] = offsets
@@ -176,11 +176,7 @@ class OpenHDF5(file_store.OpenFile):
 
 
 def _memory_map(
-    path: str,
-    file: h5py.File,
-    name: str,
-    row: tuple[str, tuple[Any, ...]],
-    count: int | None = None,
+    file: h5py.File, name: str, row: tuple[str, tuple[Any, ...]], count: int | None = None
 ) -> tuple[np.ndarray, int]:
     """Return a private map of a dataset's rows, and its first byte in the file. ValueError."""
     dataset = own_dataset(file, name)
@@ -191,11 +187,11 @@ def _memory_map(
     offset = dataset.id.get_offset()
     if dataset.chunks is not None or offset is None:
         raise ValueError(f"{name} is not one contiguous block of this file")
-    if offset + dataset.nbytes > os.path.getsize(path):
+    if offset + dataset.nbytes > os.path.getsize(file.filename):
         raise ValueError(f"{name} reaches beyond the end of the file")
     # Mode "c" is copy-on-write: torch gets the writable array that it wants, but a write changes a
     # copy in memory, never the file. Pages that are only read are shared by all processes.
-    rows = np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
+    rows = np.memmap(file.filename, dataset.dtype, "c", offset, dataset.shape)
     return np.asarray(rows), offset  # a plain array, whose indexing is faster
 
 

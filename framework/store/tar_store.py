@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from mmap import ACCESS_READ, mmap
@@ -463,8 +463,18 @@ def list_shard(shard: str) -> ShardIndex:
     records: dict[str, dict[str, tuple[str, int, int, int, bytes]]] = {}
     left_out = 0
     try:
-        with _Headers(shard) as file:
-            for name, start, size, is_file in _members(file):
+        with _Headers(shard) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            num_bytes, last_offset = os.fstat(file.fileno()).st_size, -1
+            while (entry := archive.next()) is not None:
+                name, start, size = entry.name, entry.offset_data, entry.size
+                is_file = entry.isreg() and not entry.issparse()
+                goes_back = entry.offset <= last_offset or size < 0
+                if goes_back or (is_file and start + size > num_bytes):
+                    raise tarfile.ReadError(f"truncated or damaged at {name!r}")
+                last_offset = entry.offset
+                archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # or it would keep millions
+                if entry.isdir():
+                    continue
                 if name.startswith("/") or ".." in name.split("/") or "\0" in name:
                     what = f"member {name!r} leads out of the archive"
                     raise DataError(165, shard, what, "do not trust this file")
@@ -482,6 +492,11 @@ def list_shard(shard: str) -> ShardIndex:
                     count += size
                 data = os.pread(file.fileno(), count, start - HEADER)
                 members[suffix.lower()] = (suffix, start, size, crc32(data[:HEADER]), data[HEADER:])
+            # tarfile takes a damaged header for the end of the archive.
+            tail = os.pread(file.fileno(), TAIL_BYTES, archive.offset)
+            if len(tail) < HEADER or tail.strip(b"\0"):
+                what = f"damaged at byte {archive.offset}, or its end mark is missing"
+                raise tarfile.ReadError(what)
     except PermissionError as error:
         raise files.unreadable(shard, error) from error
     except (tarfile.TarError, *DAMAGE) as error:
@@ -505,26 +520,6 @@ class _Headers(io.FileIO):
         if size is None or not 0 <= size <= MOST_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size} bytes")
         return super().read(size)
-
-
-def _members(file: io.FileIO) -> Iterator[tuple[str, int, int, bool]]:
-    """Yield the name, first byte and size of each member, and whether it is a plain file."""
-    num_bytes = os.fstat(file.fileno()).st_size
-    with tarfile.open(fileobj=file, mode="r:") as archive:
-        last = -1
-        while (entry := archive.next()) is not None:
-            goes_back = entry.offset <= last or entry.size < 0
-            is_file = entry.isreg() and not entry.issparse()
-            if goes_back or (is_file and entry.offset_data + entry.size > num_bytes):
-                raise tarfile.ReadError(f"truncated or damaged at {entry.name!r}")
-            last = entry.offset
-            archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # or it would keep millions
-            if not entry.isdir():
-                yield entry.name, entry.offset_data, entry.size, is_file
-        # tarfile takes a damaged header for the end of the archive.
-        tail = os.pread(file.fileno(), TAIL_BYTES, archive.offset)
-        if len(tail) < HEADER or tail.strip(b"\0"):
-            raise tarfile.ReadError(f"damaged at byte {archive.offset}, or its end mark is missing")
 
 
 def _read_index(place: str, identity: files.Identity) -> ShardIndex | None:
