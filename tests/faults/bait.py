@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from framework.store.tar_store import INDEX_SUFFIX
+from framework.store.tar_index import INDEX_SUFFIX
 from tests.contract.cases import jpeg
 from tests.faults import hostile
 from tests.faults.files import png_bomb

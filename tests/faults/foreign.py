@@ -29,7 +29,7 @@ from framework.data.hdf5 import hdf5_source
 from framework.errors import PacelineError
 from framework.media.sound_video import BadSound, read_sound, sound_header
 from framework.store.open_store import open_store
-from framework.store.tar_store import INDEX_SUFFIX, shard_index
+from framework.store.tar_index import INDEX_SUFFIX, shard_index
 from framework.transform.none import NoTransform
 from framework.transform.sound_window import SoundWindow
 from tests.conftest import make_context

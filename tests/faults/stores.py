@@ -32,7 +32,8 @@ from framework.pack.pack_store import pack
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.parquet_store import ParquetStore
-from framework.store.tar_store import TarStore, list_shard
+from framework.store.tar_index import list_shard
+from framework.store.tar_store import TarStore
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import encoded_records, plain
 from tests.faults.lanes import Row

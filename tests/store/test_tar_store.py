@@ -12,8 +12,9 @@ import torch
 
 from framework.errors import DataError
 from framework.input.tar import TarInput
-from framework.store import tar_store
-from framework.store.tar_store import TarStore, index_places, list_shard, shard_index
+from framework.store import tar_index, tar_store
+from framework.store.tar_index import index_places, list_shard, shard_index
+from framework.store.tar_store import TarStore
 from tests.contract.cases import jpeg, plain, write_tar
 from tests.store.test_foreign import npy
 
@@ -135,7 +136,7 @@ def test_the_index_is_written_once_and_then_read(monkeypatch):
     first, identity, is_kept = shard_index("x.tar", keep=True)
     assert is_kept
     assert Path("x.tar.paceline").is_file()
-    monkeypatch.setattr(tar_store, "list_shard", None)
+    monkeypatch.setattr(tar_index, "list_shard", None)
     again = shard_index("x.tar", keep=True)
     assert (_as_lists(again[0]), again[1:]) == (_as_lists(first), (identity, True))
 
