@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from framework.contracts.records import Field, Manifest, RecordStore
-from framework.store import file_store, tar_store
+from framework.store import file_store, gather
 from framework.store.files import read_files
 from framework.store.gather import should_ask
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
@@ -143,7 +143,7 @@ def ways(folder: Path, side: int) -> dict[str, Callable[[list[torch.Tensor]], Re
         return measure(paths, record_bytes, list(order), opened)
 
     def ours(ending: str, asks: bool, batches: list[torch.Tensor]) -> Reading:
-        for module in (file_store, tar_store):
+        for module in (file_store, gather):
             vars(module)["should_ask"] = should_ask if asks else lambda: False
         path = folder / f"{side}.{ending}"
         store = STORES[ending](str(path))

@@ -16,7 +16,7 @@ import torch
 from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
 from framework.store.files import Identity, identify, unreadable
-from framework.store.foreign import MOST_CLASSES, most_bytes
+from framework.store.foreign import DAMAGE, MOST_CLASSES, most_bytes
 
 MOST_GROUP_BYTES = (1 << 31) - 1  # decoded, so that any column of it is one array of Arrow's
 MOST_JSON_BYTES = 1 << 24
@@ -67,10 +67,9 @@ def library() -> Any:
 @contextmanager
 def _reading(path: str, otherwise: str) -> Generator[None]:
     """Raise DataError D102, which says ``otherwise``, for what pyarrow raises for damaged files."""
-    errors = (OSError, ValueError, LookupError, MemoryError, TypeError, OverflowError)
     try:
         yield
-    except (library().ArrowException, *errors) as error:
+    except (library().ArrowException, *DAMAGE, TypeError) as error:
         what = f"{otherwise} ({words_of(error, 200)})"
         raise DataError(102, path, what, "download, copy or write it again") from error
 
@@ -290,8 +289,8 @@ def form_of(kind: Any, is_label: bool) -> str | None:
     types = library().types
     kind = _storage_type(kind)
     if types.is_struct(kind):
-        forms = {field.name: form_of(field.type, False) for field in kind}
-        is_file = forms.keys() == {"bytes", "path"} and forms["bytes"] == "bytes"
+        parts = {field.name: field.type for field in kind}
+        is_file = parts.keys() == {"bytes", "path"} and form_of(parts["bytes"], False) == "bytes"
         return "file" if is_file else None
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "bytes"

@@ -44,11 +44,9 @@ USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
 INTEGERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 DTYPES = {"bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128"}  # torch's
-# NumPy reads a header as a Python literal, and raises these for a damaged one.
-BROKEN = (
-    *(ValueError, EOFError, OSError, TypeError, MemoryError, LookupError, ArithmeticError),
-    *(RecursionError, SyntaxError, tokenize.TokenError),
-)
+# What libraries raise for damaged files.
+DAMAGE = (ValueError, ArithmeticError, LookupError, RecursionError, OSError, EOFError, MemoryError)
+BROKEN = (*DAMAGE, TypeError, SyntaxError, tokenize.TokenError)  # a .npy header, a Python literal
 HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -427,8 +425,8 @@ def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:
             return value
     else:
         array = np.asarray(value)
-        if array is value:
-            given = f"{array.dtype} {array.shape}"
+        if isinstance(value, np.ndarray):
+            given = f"{value.dtype} {value.shape}"
         is_number = array.dtype.kind in "biufc"
         if kind == RAGGED and is_number and array.ndim:
             return array

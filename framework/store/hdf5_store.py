@@ -26,19 +26,14 @@ from framework.errors import DataError, words_of
 from framework.store import file_store, foreign
 from framework.store.files import missing, unreadable
 
-# HDF5 places datasets of at least so many bytes at multiples of so many bytes: pages of the map.
-ALIGNMENT = 4096
-# A manifest of fewer bytes fits into an object header, which holds 64 KiB.
-MAX_HEADER_MANIFEST_BYTES = 60_000
+ALIGNMENT = 4096  # of datasets of at least so many bytes: pages of the map
+MAX_HEADER_MANIFEST_BYTES = 60_000  # fit into an object header, which holds 64 KiB
 MOVED_BYTES = 1 << 20  # at a time
-# Deflate shrinks data at most 1032 times. A file that declares more is damaged or made to harm.
-MAX_COMPRESSION_RATIO = 1100
+MAX_COMPRESSION_RATIO = 1100  # deflate shrinks data at most 1032 times
 BUILT_IN_FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf; others are plugins
-# What h5py raises for a damaged file.
-H5PY_ERRORS = (LookupError, ValueError, TypeError, RuntimeError, OSError, MemoryError)
+H5PY_ERRORS = (*foreign.DAMAGE, TypeError, RuntimeError)  # for a damaged file
 FIX = "download or copy the file again"
-# Packing reads a few records at a time, which must not decompress their chunk each time.
-CACHE_BYTES = 64 << 20
+CACHE_BYTES = 64 << 20  # of chunks that are decompressed: packing reads a few records at a time
 # A value of any length in its data set. HDF5 allocates what the length says.
 ELEMENT = np.dtype([("length", "<u4"), ("place", "V12")])
 MOST_DIMENSIONS = 32  # of an array of torch's or NumPy's that a store can hold

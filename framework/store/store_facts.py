@@ -253,11 +253,12 @@ def _share(value: Any, field: Field) -> np.ndarray:
         share[0] = plane.size
         # OpenCV sums bytes as integers, so that their order cannot matter.
         if plane.size and plane.dtype == np.uint8:
-            mean, deviation = cv2.meanStdDev(np.ascontiguousarray(plane))
-            share[1:] = mean.item(), deviation.item() ** 2 * plane.size
+            means, deviations = cv2.meanStdDev(np.ascontiguousarray(plane))
+            share[1:] = means.item(), deviations.item() ** 2 * plane.size
         elif plane.size:
             numbers = plane.astype(np.float64)
-            share[1:] = numbers.mean(), np.square(numbers - numbers.mean()).sum()
+            mean = numbers.mean()
+            share[1:] = mean, np.square(numbers - mean).sum()
     return shares
 
 

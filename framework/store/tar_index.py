@@ -20,6 +20,7 @@ import numpy as np
 
 from framework.errors import DataError, ResourceError
 from framework.store import files
+from framework.store.foreign import DAMAGE
 from framework.system.durable import write_bytes
 
 INDEX_SUFFIX = ".paceline"  # behind the shard's name
@@ -30,8 +31,6 @@ TAIL_BYTES = 1 << 16  # behind the last member, which must all be zero
 MAGIC = b"PLTARIX3"
 RECORD = np.dtype([("key_bytes", "<i8"), ("members", "<i8")])
 MEMBER = np.dtype([("suffix", "<u4"), ("start", "<i8"), ("size", "<i8"), ("crc", "<u4")])
-# What tarfile raises for damaged files, and NumPy for damaged indexes.
-DAMAGE = (ValueError, ArithmeticError, LookupError, RecursionError, OSError, EOFError, MemoryError)
 
 
 class ShardIndex(NamedTuple):
