@@ -16,6 +16,7 @@ from framework.errors import DataError
 from framework.media.decode import encode_png, shared_channels
 from framework.media.header import BadImage, read_header
 from framework.store import files
+from framework.store.files import SUFFIXES, is_class, read_files, walk
 from framework.store.foreign import refuse_other
 from framework.system.durable import sync, temporary_name
 
@@ -27,7 +28,7 @@ LONGEST_NAME = 240  # bytes of a class name; file systems allow 255
 class FolderStore(RecordStore):
     """A RecordStore over image files, with the fields ``image`` and ``label``.
 
-    Classes and files come in the byte order of their names. ``follow_links`` is that of ``files.walk``.
+    Classes and files come in the byte order of their names. ``follow_links`` is that of ``walk``.
     DataError D101 if the folder is missing, D106 if the first image cannot be read, D110 or D191 if
     no subfolder holds an image.
     """
@@ -39,21 +40,19 @@ class FolderStore(RecordStore):
         self._root = os.path.join(path, "")
         if os.path.isfile(path):
             refuse_other(path, "folder")
-        walked = files.walk(path, files.SUFFIXES, follow_links, hidden=False)
+        walked = walk(path, SUFFIXES, follow_links, hidden=False)
         images = files.images_of(walked)
         self.notes = (*walked.notes(FOLLOW_KEY), *files.loose_notes(walked, len(images), "image"))
         if not images:
             refuse_other(path, "folder")
-            fix = f"one subfolder per class, with files {' '.join(files.SUFFIXES)}"
+            fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
             raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
-        classes = list(filter(files.is_class, walked.folders))
+        classes = list(filter(is_class, walked.folders))
         numbers = {name: number for number, name in enumerate(classes)}
         self.files = [name for _, name in images]
         self.labels = torch.tensor([numbers[name] for name, _ in images])
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
-        image = image_field(
-            self.name(0), len(images), lambda row: files.read_files([self.name(row)])[0]
-        )
+        image = image_field(self.name(0), len(images), lambda row: read_files([self.name(row)])[0])
         fields = {"image": image, "label": Field("int64", ())}
         digest = files.sampled_digest([self._root + name for name in self.files], self.files)
         self._manifest = Manifest(len(images), fields, classes, counts, source=path, digest=digest)
@@ -62,7 +61,7 @@ class FolderStore(RecordStore):
         return self.read_timed(indices, None)
 
     def read_timed(self, indices: Tensor, seconds: "memoryview[float] | None") -> Records:
-        images = files.read_files([self.name(index) for index in indices.tolist()], seconds)
+        images = read_files([self.name(index) for index in indices.tolist()], seconds)
         return {"image": images, "label": self.labels[indices]}
 
     def column(self, name: str) -> Any:
