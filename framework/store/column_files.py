@@ -25,8 +25,6 @@ STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
 
 
 class FieldColumn(NamedTuple):
-    """A field's column."""
-
     name: str
     # ``bytes``, ``file`` (bytes and path), ``text``, ``name`` (of a class), ``array`` (a number, or
     # a list of one length) or ``rows`` (a list of any length).
@@ -35,8 +33,6 @@ class FieldColumn(NamedTuple):
 
 
 class Strings(NamedTuple):
-    """Byte strings in a buffer."""
-
     buffer: memoryview
     starts: np.ndarray  # [rows]
     stops: np.ndarray

@@ -161,15 +161,12 @@ def fields_word(fields: Mapping[str, str]) -> str:
     return f"input.fields={{{chosen}}}"
 
 
-def example_split(splits: Sequence[str]) -> str:
-    """Return the split that an error takes as an example: that for training, if there is one."""
-    return next((split for split in splits if split.endswith("train")), [*splits, "train"][0])
-
-
-def several_splits(path: str, splits: Sequence[str], word: str) -> DataError:
-    """Return the error D192 for data of several splits. ``word`` names one of them."""
-    what = f"holds several splits: {listed(splits)}"
-    return DataError(192, path, what, f"name one, as in '{word}'")
+def several_splits(path: str, splits: Iterable[str], word: Callable[[str], str]) -> DataError:
+    """Return the error D192 for data of several splits. ``word`` returns how to name one."""
+    names = sorted(splits)
+    example = next((name for name in names if name.endswith("train")), [*names, "train"][0])
+    what = f"holds several splits: {listed(names)}"
+    return DataError(192, path, what, f"name one, as in '{word(example)}'")
 
 
 def field_name(text: str, taken: Mapping[str, str]) -> str:

@@ -265,8 +265,6 @@ class _Spool:
 
 
 class Dataset(NamedTuple):
-    """A data set that can be packed."""
-
     shape: tuple[int, ...]
     dtype: np.dtype  # of texts and bytes: uint8
     kind: str  # ``numbers``, ``rows`` (arrays of different lengths), ``text`` or ``bytes``
@@ -274,8 +272,6 @@ class Dataset(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What a file holds."""
-
     datasets: dict[str, Dataset]  # that can be packed, by name: ``group/dataset``
     names: list[str]  # of all groups and data sets
     outside: dict[str, str]  # what is not read, and why: links, virtual data sets, large chunks
@@ -460,11 +456,14 @@ def suggested_fields(file: ForeignHDF5) -> dict[str, str]:
     """Return a data set for each field: those of the most frequent length. DataError D192."""
     datasets = {name: data for name, data in file.datasets.items() if foreign.is_quotable(name)}
     groups = {name.partition("/")[0] for name in datasets if "/" in name}
-    splits = sorted(group for group in groups if group.lower() in foreign.USUAL_SPLITS)
+    splits = [group for group in groups if group.lower() in foreign.USUAL_SPLITS]
     if len(splits) > 1:
-        first = f"{foreign.example_split(splits)}/"
-        names = {name.rpartition("/")[2]: name for name in datasets if name.startswith(first)}
-        raise foreign.several_splits(file.path, splits, foreign.fields_word(names))
+
+        def word(split: str) -> str:
+            own = [name for name in datasets if name.startswith(f"{split}/")]
+            return foreign.fields_word({name.rpartition("/")[2]: name for name in own})
+
+        raise foreign.several_splits(file.path, splits, word)
     if len(datasets) > foreign.MOST_FIELDS:
         ((depth, _),) = Counter(name.count("/") for name in datasets).most_common(1)
         stars = "*/" * depth

@@ -294,8 +294,8 @@ def _files_of(path: str, group: str) -> list[str]:
     if not os.path.isdir(path):
         return named_files(path, foreign.COLUMNS)
     if os.path.isfile(os.path.join(path, SPLITS)):
-        splits = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-        raise foreign.several_splits(path, splits, f"{key}={path}/{foreign.example_split(splits)}")
+        names = [entry.name for entry in os.scandir(path) if entry.is_dir()]
+        raise foreign.several_splits(path, names, lambda split: f"{key}={path}/{split}")
     state = os.path.join(path, STATE)
     if os.path.isfile(state):  # files that it does not list, such as caches, are ignored
         try:
@@ -315,7 +315,5 @@ def _files_of(path: str, group: str) -> list[str]:
         if NUMBERED.search(stem) or os.path.basename(stem) in foreign.USUAL_SPLITS
     }
     if len(splits) > 1:
-        names = sorted(splits)
-        word = f"{key}={path}/{foreign.example_split(names)}*"
-        raise foreign.several_splits(path, names, word)
+        raise foreign.several_splits(path, splits, lambda split: f"{key}={path}/{split}*")
     return paths
