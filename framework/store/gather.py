@@ -65,16 +65,18 @@ def check_range(indices: Tensor, count: int) -> None:
 class Gather:
     """Copies pieces of a source: the piece at ``place`` begins at byte ``stride * place``.
 
-    The source is uint8 [size], on the host. ``shape`` and ``dtype`` are those of a piece.
+    The source is uint8 [size], on the host, or None for all memory, if there is a compiled
+    function. ``shape`` and ``dtype`` are those of a piece.
     """
 
     def __init__(
-        self, source: Tensor, stride: int, shape: tuple[int, ...], dtype: torch.dtype
+        self, source: Tensor | None, stride: int, shape: tuple[int, ...], dtype: torch.dtype
     ) -> None:
-        self.source, self.stride, self.shape, self.dtype = source, stride, shape, dtype
+        self.source: Any = source
+        self.stride, self.shape, self.dtype = stride, shape, dtype
         self.num_bytes = math.prod(shape) * dtype.itemsize
         self._compiled = find("paceline_gather")
-        self._where = source.data_ptr(), len(source)
+        self._where = (0, ANYWHERE) if source is None else (source.data_ptr(), len(source))
 
     def __call__(self, places: Tensor) -> Tensor:
         """Return [B, *shape] for int64 [B]. IndexError if a piece is not inside the source."""
@@ -98,23 +100,13 @@ class Gather:
 
     def check(self, places: Tensor) -> None:
         """Raise IndexError if a piece is not inside the source."""
-        check_range(places, (len(self.source) - self.num_bytes) // max(1, self.stride) + 1)
+        check_range(places, (self._where[1] - self.num_bytes) // max(1, self.stride) + 1)
 
 
 def row_gather(rows: Tensor) -> Gather:
     """Return a gather of the rows of a contiguous tensor."""
     shape = tuple(rows.shape[1:])
     return Gather(_flat(rows), math.prod(shape) * rows.element_size(), shape, rows.dtype)
-
-
-def gather_at(addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return copies of the values at ``addresses`` (int64 [B]), which are trusted: [B, *shape]."""
-    out = empty((len(addresses), *shape), dtype)
-    size = math.prod(shape) * dtype.itemsize
-    threads = num_threads() if out.nbytes >= SHARED_BYTES else 1
-    begin = addresses.contiguous().data_ptr()
-    find("paceline_gather")(0, ANYWHERE, begin, 1, len(addresses), size, out.data_ptr(), threads)
-    return out
 
 
 def gather_rows(source: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:

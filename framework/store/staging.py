@@ -21,7 +21,7 @@ from framework.errors import ConfigError, ResourceError
 from framework.measure.host import available_memory_bytes
 from framework.store.file_store import num_bytes, torch_dtype
 from framework.store.files import identify
-from framework.store.gather import gather_at
+from framework.store.gather import Gather
 from framework.store.open_store import files_of
 from framework.system.memory import LockedFiles, Pieces
 from framework.system.native import find
@@ -255,11 +255,11 @@ class LockedRecords:
 
     def __init__(self, store: RecordStore, device: torch.device) -> None:
         self._store = store
-        self._values: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        self._gathers: dict[str, Gather] = {}  # of addresses
         self._large: set[str] = set()  # the fields whose values the GPU copies
         for name, field in store.manifest.fields.items():
             shape = tuple(size or 0 for size in field.shape)
-            self._values[name] = shape, torch_dtype(field)
+            self._gathers[name] = Gather(None, 1, shape, torch_dtype(field))
             if num_bytes(field) >= LEAST_BYTES and name != LABEL:
                 self._large.add(name)
         self._files = LockedFiles(store.paths, device)
@@ -270,11 +270,12 @@ class LockedRecords:
         starts = self._files.starts[places.files]
         records: Records = {}
         for name, offsets in places.starts.items():
-            shape, dtype = self._values[name]
+            gather = self._gathers[name]
             if name in self._large:
-                records[name] = Pieces(starts + offsets, shape, dtype, self._files.maps)
+                maps = self._files.maps
+                records[name] = Pieces(starts + offsets, gather.shape, gather.dtype, maps)
             else:
-                records[name] = gather_at(starts + offsets, shape, dtype)
+                records[name] = gather(starts + offsets)
         return records
 
     def close(self) -> None:
