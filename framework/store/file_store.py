@@ -160,8 +160,9 @@ class OpenFile(ABC):
         self._sources: dict[str, tuple[Tensor, Any, Callable[[int, int], Any]]] = {}
 
     def _add(self, name: str, source: np.ndarray, stride: int = 1, begin: int = 0) -> None:
-        # The map ``source`` (uint8 [size]) begins at a byte of the file. Raw values lie in it at
-        # multiples of ``stride`` bytes.
+        # The map ``source`` begins at a byte of the file. Raw values lie in it at multiples of
+        # ``stride`` bytes.
+        source = source.reshape(-1).view(np.uint8)
         field, where = self.fields[name], map_of(source)
         flat, buffer = torch.from_numpy(source), memoryview(source)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         if field.encoding != "raw":

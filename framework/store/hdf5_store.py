@@ -141,7 +141,7 @@ class OpenHDF5(file_store.OpenFile):
                 if field.encoding == "raw":
                     rows = field.dtype, field.shape
                     data, begin = _memory_map(file, part, rows, num_records)
-                    self._add(name, _flat(data), file_store.num_bytes(field), begin)
+                    self._add(name, data, file_store.num_bytes(field), begin)
                     continue
                 data, _ = _memory_map(file, f"{part}/data", _row_of(field))
                 rows = "int64", ()
@@ -149,7 +149,7 @@ class OpenHDF5(file_store.OpenFile):
                 if offsets[0] < 0 or offsets[-1] > len(data) or np.any(np.diff(offsets) < 0):
                     raise ValueError("offsets out of bounds")
                 self._offsets[name] = offsets
-                self._add(name, _flat(data))
+                self._add(name, data)
         except H5PY_ERRORS as error:
             what = f"{part} does not match the manifest ({words_of(error, 200)})"
             raise DataError(105, path, what, "pack it again") from error
@@ -161,10 +161,7 @@ class OpenHDF5(file_store.OpenFile):
         offsets, places = self._offsets[name], rows.numpy()
         starts = offsets[places]
         lengths = offsets[places + 1] - starts
-        row_bytes = self.row_bytes[name]
-        if row_bytes != 1:
-            starts = starts * row_bytes
-        return starts, lengths
+        return starts * self.row_bytes[name], lengths
 
     def differs(self, indices: Tensor, crcs: np.ndarray) -> np.ndarray:
         return crcs != self._crcs[indices.numpy()]
@@ -188,10 +185,6 @@ def _memory_map(
     # copy in memory, never the file. Pages that are only read are shared by all processes.
     rows = np.memmap(file.filename, dataset.dtype, "c", offset, dataset.shape)
     return np.asarray(rows), offset  # a plain array, whose indexing is faster
-
-
-def _flat(rows: np.ndarray) -> np.ndarray:
-    return rows.reshape(-1).view(np.uint8)
 
 
 def _row_of(field: Field) -> tuple[str, tuple[int, ...]]:

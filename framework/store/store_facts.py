@@ -47,7 +47,7 @@ class StoreFacts:
     """What an order may ask about the records of a store. Without a store, nothing is known."""
 
     def __init__(self, store: RecordStore | None) -> None:
-        self._store = store
+        self.store: Any = store
         self._fields: Mapping[str, Field] = {}
         self.classes: Sequence[str] = ()
         if store is not None:
@@ -55,15 +55,10 @@ class StoreFacts:
         self._numbers = [name for name, field in self._fields.items() if is_number(field)]
 
     @property
-    def store(self) -> RecordStore:
-        assert self._store is not None
-        return self._store
-
-    @property
     def names(self) -> Sequence[str]:
         fields = self._fields
         names = [own for own in fields if own in self._numbers or fields[own].kind == "text"]
-        extra = [*(SIZES if self._picture else ()), *(() if self._store is None else (RECORD,))]
+        extra = [*(SIZES if self._picture else ()), *(() if self.store is None else (RECORD,))]
         return [*names, *(name for name in extra if name not in fields)]
 
     def lengths(self, name: str | None) -> Tensor:
@@ -148,7 +143,7 @@ class StoreFacts:
         fix = "choose order=full"
         if known:
             fix = f"choose one of {', '.join(known)}"
-        if self._store is None:
+        if self.store is None:
             what = "this data cannot tell the fields of its records before it reads them"
             fix = "give weights by order=weighted order.file=FILE, or choose order=full"
         return ConfigError(200, f"order.field = {name}", what, fix)
