@@ -429,9 +429,8 @@ def _dataset(dataset: Any, file_bytes: int) -> Dataset | None:
 
 def is_column(dataset: Dataset) -> bool:
     """Return whether a data set can hold a value per record along its first axis."""
-    if dataset.kind != "numbers" and len(dataset.shape) != 1:
-        return False
-    return bool(dataset.shape) and all(dataset.shape)
+    is_column = len(dataset.shape) == 1 or (dataset.kind == "numbers" and bool(dataset.shape))
+    return is_column and all(dataset.shape)
 
 
 def hdf5_advice(path: str) -> str:
