@@ -46,7 +46,7 @@ MAX_VALUE_BYTES = (1 << 31) - 1  # LMDB's own limit is twice that; other readers
 BLOCK_BYTES = 1 << 20  # 100 million records of 16 bytes are 1,908 blocks
 CRC_BYTES = 4
 PLACE_BYTES = 8
-CRCS, KEYS, HEADS = "\0crc32", file_store.KEYS, "\0heads"  # parts of a block but the fields
+CRCS, KEYS = "\0crc32", file_store.KEYS  # parts of a block but the fields
 
 
 @final
@@ -181,17 +181,16 @@ class OpenLMDB(file_store.OpenFile):
         units = {CRCS: CRC_BYTES} | {name: file_store.num_bytes(raw[name]) for name in raw}
         self._strings = [name for name in self.fields if name not in units]
         begins: dict[str, np.ndarray] = {}
+        end = offsets
         is_whole = firsts[:1].tolist() == [0] * min(1, count)
         if is_whole and max(count, *units.values()) <= len(file):  # a hostile manifest has any
             counts = np.diff(firsts, append=count)
-            end = offsets
             for name, unit in units.items():
                 begins[name] = end
                 end = end + -(-counts * unit // 8) * 8
             for name in self._strings:
                 begins[name] = end
                 end = end + PLACE_BYTES * (counts + 1)
-            begins[HEADS] = end - offsets
             # The records of each block, if all but the last one have equally many.
             is_even = np.all(counts[:-1] == counts[:1]) and np.all(counts[-1:] <= counts[:1])
             self._capacity = int(counts[0]) if count and is_even else 0
@@ -204,7 +203,7 @@ class OpenLMDB(file_store.OpenFile):
         self._firsts, self._offsets = torch.from_numpy(firsts), torch.from_numpy(offsets)
         self._sizes = torch.from_numpy(sizes)
         self._begins = {name: torch.from_numpy(begin) for name, begin in begins.items()}
-        self._heads = self._begins.pop(HEADS)  # the bytes of each block before those of strings
+        self._heads = torch.from_numpy(end - offsets)  # bytes of each block before its strings
         flat = torch.from_numpy(file)
         self._gather_crcs = Gather(flat, 1, (), torch.int32)
         self._gather_places = Gather(flat, 1, (2,), torch.int64)

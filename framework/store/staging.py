@@ -256,12 +256,9 @@ class LockedRecords:
     def __init__(self, store: RecordStore, device: torch.device) -> None:
         self._store = store
         self._gathers: dict[str, Gather] = {}  # of addresses
-        self._large: set[str] = set()  # the fields whose values the GPU copies
         for name, field in store.manifest.fields.items():
             shape = tuple(size or 0 for size in field.shape)
             self._gathers[name] = Gather(None, 1, shape, torch_dtype(field))
-            if num_bytes(field) >= LEAST_BYTES and name != LABEL:
-                self._large.add(name)
         self._files = LockedFiles(store.paths, device)
 
     def __call__(self, indices: Tensor) -> Records:
@@ -271,11 +268,11 @@ class LockedRecords:
         records: Records = {}
         for name, offsets in places.starts.items():
             gather = self._gathers[name]
-            if name in self._large:
+            if gather.num_bytes < LEAST_BYTES or name == LABEL:
+                records[name] = gather(starts + offsets)
+            else:
                 maps = self._files.maps
                 records[name] = Pieces(starts + offsets, gather.shape, gather.dtype, maps)
-            else:
-                records[name] = gather(starts + offsets)
         return records
 
     def close(self) -> None:
