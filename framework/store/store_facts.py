@@ -5,7 +5,7 @@ every store: up to ``NUM_RECORDS`` records, spread evenly. Every value has the s
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -175,8 +175,8 @@ class StatisticsSampler:
     def __init__(self, fields: Mapping[str, Field], num_records: int) -> None:
         self.fields = {name: field for name, field in fields.items() if num_channels(field)}
         self._wanted = sample_indices(num_records)
-        # For each record, the values, their mean, and the sum of their squared distances from it:
-        # float64 [channels, 3].
+        # For each record, in any order, the values, their mean, and the sum of their squared
+        # distances from it: float64 [channels, 3].
         self.shares: dict[str, list[np.ndarray]] = {name: [] for name in self.fields}
         self._position = 0
 
@@ -184,7 +184,10 @@ class StatisticsSampler:
         """Measure those of the next ``count`` records that belong to the sample."""
         rows = self._wanted - self._position
         self._position += count
-        for row in rows[(rows >= 0) & (rows < count)].tolist():
+        self.measure(records, rows[(rows >= 0) & (rows < count)].tolist())
+
+    def measure(self, records: Records, rows: Iterable[int]) -> None:
+        for row in rows:
             for name, field in self.fields.items():
                 with suppress(BadImage, BadFrames):  # the record is left out
                     self.shares[name].append(_share(records[name][row], field))
@@ -207,17 +210,13 @@ def statistics_of(store: RecordStore) -> dict[str, ChannelStatistics]:
         return MEASURED[key]
     sampler = StatisticsSampler(manifest.fields, manifest.num_records)
 
-    def measured(indices: Tensor) -> StatisticsSampler:
-        part = StatisticsSampler(sampler.fields, len(indices))
-        part.pass_by(store.read(indices), len(indices))
-        return part
+    def measure(part: Tensor) -> None:
+        sampler.measure(store.read(part), range(len(part)))
 
     if sampler.fields:
         parts = sample_indices(manifest.num_records).split(READ_RECORDS)
         with ThreadPoolExecutor(num_cores(), "paceline-statistics") as pool:
-            for part in pool.map(measured, parts):
-                for name, shares in part.shares.items():
-                    sampler.shares[name] += shares
+            list(pool.map(measure, parts))
     result = sampler.result()
     if manifest.digest:
         MEASURED[key] = result
