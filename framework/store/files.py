@@ -56,9 +56,9 @@ def sampled_digest(paths: Sequence[str], names: Iterable[str] = ()) -> str:
     not their times and folders. A file that cannot be read counts as empty.
     """
     digest = sha256("\0".join([str(len(paths)), *names]).encode(errors="surrogateescape"))
-    numbers = np.linspace(0, len(paths) - 1, min(len(paths), PIECES)).astype(int).tolist()
+    numbers = np.linspace(0, len(paths) - 1, min(len(paths), PIECES)).astype(int)
     most = PIECES // max(1, len(numbers))  # pieces of a file
-    for number in numbers:
+    for number in map(int, numbers):
         with suppress(OSError), open(paths[number], "rb") as file:
             size = os.fstat(file.fileno()).st_size
             count = min(most, -(-size // PIECE_BYTES))
