@@ -1,52 +1,56 @@
 """Contracts for parallel and precision: how many replicas compute, and with which numbers."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+NOTHING = nullcontext()
 
-class Parallel(Protocol):
-    """How many replicas compute, and how they communicate."""
 
-    rank: int
-    world_size: int
-    device: torch.device
-    # What the user should know about this choice on this machine; printed once.
-    notes: tuple[str, ...]
+class Parallel:
+    """How many replicas compute, and how they communicate. This one is alone in its process.
 
-    @property
-    def home(self) -> torch.device:
-        """The device on which the model is built and tried before ``wrap``."""
-        ...
+    Attributes:
+        device: On which this rank computes.
+        home: The device on which the model is built and tried before ``wrap``.
+        notes: What the user should know about this choice on this machine; printed once.
+        graph_refusal: Why a step cannot be captured as a CUDA graph; None if it can.
+        objective_refusal: Why an objective can own no weights and no state; None if it can.
+    """
 
-    graph_refusal: str | None  # why a step cannot be captured as a CUDA graph; None if it can
-    # Why an objective can own no weights and no state; None if it can.
-    objective_refusal: str | None
+    rank: int = 0
+    world_size: int = 1
+    notes: tuple[str, ...] = ()
+    graph_refusal: str | None = None
+    objective_refusal: str | None = None
+
+    def __init__(self, *, device: torch.device) -> None:
+        self.device = self.home = device
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model, replicated or sharded. The given model is on ``home``."""
-        ...
+        return model
 
     def rewrap(self, model: nn.Module) -> nn.Module:
         """Return a wrapped model, in a new wrap if other parameters now need gradients.
 
         All ranks must call this at the same time, between two steps.
         """
-        ...
+        return model
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Return the user's model inside, whose ``state_dict`` has the plain names."""
-        ...
+        return model
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return ``state``, a nested dict, with every sharded tensor gathered into a plain one.
 
         All ranks must call this at the same time.
         """
-        ...
+        return state
 
     def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
@@ -55,36 +59,33 @@ class Parallel(Protocol):
 
         All ranks must call this at the same time, with the wrapped model and its optimizer.
         """
-        ...
+        return state
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         """Return the context for forward and backward of one micro-batch.
 
         Ranks exchange gradients only in the ``last`` micro-batch of a step.
         """
-        ...
+        return NOTHING
 
     def total(self, sums: Tensor) -> Tensor:
         """Return the elementwise sum over all ranks. Takes and returns a host float64 tensor."""
-        ...
+        return sums
 
     def sum_on_device(self, sums: Tensor) -> Tensor:
-        """Return the elementwise sum over all ranks of a tensor on the device.
-
-        The host does not wait for a GPU.
-        """
-        ...
+        """Return the elementwise sum over all ranks of a tensor on the device, without waiting."""
+        return sums
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """Return the ``values`` (host tensors [n]; n may differ) of all ranks in rank order."""
-        ...
+        return [values]
 
     def agree(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any rank has set it, at the same call on every rank.
 
         Call this once per step, with the same number of flags. The answer may come calls later.
         """
-        ...
+        return list(flags)
 
     def wait(self) -> None:
         """Wait, on the host, until every rank has called this: up to an hour for rank 0.
@@ -94,12 +95,10 @@ class Parallel(Protocol):
         """
 
     def time_exchanges(self, mark: Callable[[str], None]) -> None:
-        """Call ``mark`` with ``OWN`` before each exchange of a step, and ``EXCHANGE`` after it.
+        """Call ``mark`` with ``OWN`` before each exchange of a step, and ``EXCHANGE`` after it."""
 
-        A single process exchanges nothing.
-        """
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the other ranks."""
 
 
 def on_any_rank(parallel: Parallel, flag: bool) -> bool:

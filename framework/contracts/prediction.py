@@ -1,7 +1,6 @@
 """What a model predicts for the records of a batch, by kind of objective."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -9,21 +8,13 @@ from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
 
-MOST_IN_UINT8 = 256  # classes whose numbers fit one byte
+
+class ClassProbabilities(NamedTuple):
+    values: Tensor  # float [B, classes]: probabilities that add up to 1, or that stand alone
 
 
-@dataclass(frozen=True)
-class ClassProbabilities:
-    """Float [B, classes]: probabilities that add up to 1, or that stand alone."""
-
-    values: Tensor
-
-
-@dataclass(frozen=True)
-class PredictedMaps:
-    """A class number per pixel: uint8 or int64 [B, H, W]."""
-
-    values: Tensor
+class PredictedMaps(NamedTuple):
+    values: Tensor  # a class number per pixel: uint8 or int64 [B, H, W]
 
 
 class ScoredBoxes(NamedTuple):
@@ -34,33 +25,26 @@ class ScoredBoxes(NamedTuple):
     labels: Tensor  # class numbers: int64 [n]
 
 
-@dataclass(frozen=True)
-class PredictedBoxes:
+class PredictedBoxes(NamedTuple):
     values: Sequence[ScoredBoxes]  # of each of B records
 
 
-@dataclass(frozen=True)
-class PredictedTexts:
+class PredictedTexts(NamedTuple):
     values: Sequence[str]  # of each of B records
 
 
-@dataclass(frozen=True)
-class PredictedNumbers:
+class PredictedNumbers(NamedTuple):
     values: Tensor  # float [B, ...]
 
 
-@dataclass(frozen=True)
-class PredictedImages:
+class PredictedImages(NamedTuple):
     values: Tensor  # float [B, C, H, W] from 0 to 1
 
 
 def class_numbers(logits: Tensor) -> Tensor:
-    """Return the most probable class of each pixel of logits [B, classes, H, W]: [B, H, W].
-
-    It is uint8 if all numbers fit, else int64.
-    """
+    """Return the most probable classes of logits [B, classes, H, W], uint8 if they fit: [B, H, W]."""
     numbers = logits.argmax(1)
-    return numbers.to(torch.uint8) if logits.shape[1] <= MOST_IN_UINT8 else numbers
+    return numbers.to(torch.uint8) if logits.shape[1] <= 256 else numbers
 
 
 Predictions = (

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, final, overload, runtime_checkable
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -58,11 +58,9 @@ class Field:
     def __post_init__(self) -> None:
         if self.encoding == "raw" and self.shape and self.shape[0] is None:
             object.__setattr__(self, "encoding", "ragged")
-        if not self.kind:
-            kind = "raw" if self.channels is None else "image"
-            if self.encoding == "frames":
-                kind = "video"
-            object.__setattr__(self, "kind", kind)
+        kind = "raw" if self.channels is None else "image"
+        kind = self.kind or {"frames": "video"}.get(self.encoding, kind)
+        object.__setattr__(self, "kind", kind)
 
     @cached_property
     def channels(self) -> int | None:
@@ -143,11 +141,8 @@ class Manifest:
     @property
     def gray(self) -> dict[str, Field]:
         """The fields that are files of gray pictures."""
-        return {
-            name: field
-            for name, field in self.fields.items()
-            if field.encoding == "image" and field.kind == "image" and field.channels == 1
-        }
+        of_gray = ("image", "image", 1)
+        return {n: f for n, f in self.fields.items() if (f.encoding, f.kind, f.channels) == of_gray}
 
 
 class Ragged(NamedTuple):
@@ -189,11 +184,7 @@ class Placed(Sequence[Any]):
     """
 
     def __init__(
-        self,
-        base: int,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        view: Callable[[int, int], Any],
+        self, base: int, starts: np.ndarray, lengths: np.ndarray, view: Callable[[int, int], Any]
     ) -> None:
         self.addresses = base + starts
         self.lengths = lengths
@@ -206,10 +197,6 @@ class Placed(Sequence[Any]):
         _, starts, view = self._parts
         return map(view, starts.tolist(), self.lengths.tolist())
 
-    @overload
-    def __getitem__(self, place: int) -> Any: ...
-    @overload
-    def __getitem__(self, place: slice) -> "Placed": ...
     def __getitem__(self, place: Any) -> Any:
         base, starts, view = self._parts
         if isinstance(place, slice):
@@ -348,26 +335,18 @@ class NumberKeys(Sequence[str]):
     def __len__(self) -> int:
         return self.stop - self.start
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
+    def __getitem__(self, place: Any) -> Any:
         numbers = range(self.start, self.stop)[place]
-        if isinstance(numbers, int):
-            return str(numbers)
-        return list(map(str, numbers))
+        return list(map(str, numbers)) if isinstance(numbers, range) else str(numbers)
 
 
 def joined_keys(parts: Sequence[Sequence[str]]) -> Sequence[str]:
     """Return all keys: consecutive numbers if the parts are, else a list."""
-    numbers = [part for part in parts if isinstance(part, NumberKeys)]
-    is_run = all(first.stop == second.start for first, second in pairwise(numbers))
-    if parts and len(numbers) == len(parts) and is_run:
-        return NumberKeys(numbers[0].start, numbers[-1].stop)
-    return [key for part in parts for key in part]
+    runs = [part for part in parts if isinstance(part, NumberKeys)]
+    follow = all(first.stop == second.start for first, second in pairwise(runs))
+    if parts and len(runs) == len(parts) and follow:
+        return NumberKeys(runs[0].start, runs[-1].stop)
+    return list(chain.from_iterable(parts))
 
 
 class Chunk(NamedTuple):

@@ -71,11 +71,7 @@ class Fold:
 
 
 def chosen(
-    num_records: int,
-    facts: RecordFacts,
-    select: str | None,
-    fold: Fold | None,
-    training: bool,
+    num_records: int, facts: RecordFacts, select: str | None, fold: Fold | None, training: bool
 ) -> Tensor | None:
     """Return the records that fulfil ``select``, ascending: int64 [n]; None: all.
 

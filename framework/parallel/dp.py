@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from framework.parallel.none import NoParallel
+from framework.contracts.parallel import Parallel
 
 
 @final
@@ -26,7 +26,7 @@ class _Replicas(nn.DataParallel[nn.Module]):
 
 
 @final
-class DataParallel(NoParallel):
+class DataParallel(Parallel):
     """All GPUs of this machine; with fewer than two, one replica and a note."""
 
     graph_refusal = "a step of several replicas is not captured"

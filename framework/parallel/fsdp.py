@@ -13,9 +13,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from framework.contracts.parallel import NOTHING
 from framework.parallel.group import RankGroup
 from framework.parallel.hang import Exchange
-from framework.parallel.none import NOTHING
 
 
 @final
@@ -41,12 +41,8 @@ class ShardedParallel(RankGroup):
         device: torch.device,
     ) -> None:
         super().__init__("fsdp", timeout_s, sync_batch_norm, device)
+        self.home = torch.device("cpu")  # the model may not fit on one device
         self.unit_parameters = unit_parameters
-
-    @property
-    def home(self) -> torch.device:
-        """The host, because the model may not fit on one device."""
-        return torch.device("cpu")
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = self.trainable(model)

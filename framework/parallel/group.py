@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.distributed_c10d import PrefixStore
 
+from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.hang import Exchange, own_notes
-from framework.parallel.none import NoParallel
 from framework.parallel.processes import under_launcher
 from framework.parallel.start_ranks import all_up, choose_interface, meet
 from framework.system.stopping import handled
@@ -32,7 +32,7 @@ AGREE_S = 1.0
 SAVE_S = 3600.0  # how long rank 0 may save while the others wait
 
 
-class RankGroup(NoParallel):
+class RankGroup(Parallel):
     """One of ``world_size`` ranks.
 
     ``choice`` is named in errors. The rank waits ``timeout_s`` for the others. If ``device`` is a
@@ -60,7 +60,7 @@ class RankGroup(NoParallel):
                 what = f"rank {index} of this host finds {num_gpus} GPU"
                 fix = "start as many ranks as there are GPUs, or set device=cpu"
                 raise ConfigError(145, where, what, fix)
-            self.device = device_id = torch.device("cuda", index)
+            self.device = self.home = device_id = torch.device("cuda", index)
             torch.cuda.set_device(device_id)
             backend = "cpu:gloo,cuda:nccl"
         self._timeout = timedelta(seconds=timeout_s)
