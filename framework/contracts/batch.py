@@ -38,10 +38,7 @@ def leaves(value: Any) -> Iterator[Tensor]:
     A nested tensor is its values, its offsets and perhaps its lengths.
     """
     if isinstance(value, Tensor):
-        if value.is_nested:
-            yield from _parts(value)
-        else:
-            yield value
+        yield from _parts(value)
     elif isinstance(value, dict):
         for item in value.values():
             yield from leaves(item)
@@ -50,13 +47,15 @@ def leaves(value: Any) -> Iterator[Tensor]:
             yield from leaves(item)
 
 
-def _parts(nested: Any) -> list[Tensor]:
-    parts = [nested.values(), nested.offsets(), nested.lengths()]
+def _parts(value: Any) -> list[Tensor]:
+    if not value.is_nested:
+        return [value]
+    parts = [value.values(), value.offsets(), value.lengths()]
     return [part for part in parts if part is not None]
 
 
 def _may_hold_tensors(value: Any) -> bool:
-    """Return whether to look into a list or tuple. Most hold B strings or numbers."""
+    # Most lists hold B strings or numbers, and only their first one is looked at.
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], NESTS)
 
 
@@ -197,7 +196,6 @@ def _pinned(tensor: Tensor) -> Tensor:
 
 
 def _in_block(tensor: Tensor) -> Tensor:
-    """Return a tensor in page-locked memory: in this thread's block if it is not locked yet."""
     if block.start_of(tensor) is not None or tensor.is_pinned():
         return tensor
     if not tensor.is_contiguous():

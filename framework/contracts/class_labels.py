@@ -47,12 +47,8 @@ def class_labels(target: Tensor, num_dims: int) -> Tensor:
 class LabelCheck:
     """Refuses labels that number no class, on the host, where no device must be waited for.
 
-    Args:
-        where: The key that names the data, and its value.
-        key: Returns the name of a record, or "".
-
-    Attributes:
-        allowed: What labels may be; None: nothing is checked.
+    ``where`` is the key that names the data, and its value. ``key`` returns the name of a record,
+    or "". Nothing is checked while ``allowed`` is None.
     """
 
     def __init__(self, where: str, key: Callable[[int], str] = lambda _: "") -> None:
@@ -61,7 +57,7 @@ class LabelCheck:
         self._key = key
 
     def __call__(self, batch: Batch) -> None:
-        """Check the labels of a batch on the host. DataError D195."""
+        """Check the labels of a batch if it is on the host. DataError D195."""
         if self.allowed is None:
             return
         labels = batch.get(self.allowed.field)

@@ -134,9 +134,7 @@ def shares(spans: Spans) -> dict[str, float]:
 
 def waiting_share(spans_s: Mapping[str, float]) -> float | None:
     """Return the share of a step's seconds that wait for data; None if this was not measured."""
-    counted_s = dict(spans_s)
-    if IDLE in counted_s:
-        counted_s.pop("wait", None)
+    counted_s = {name: s for name, s in spans_s.items() if name != "wait" or IDLE not in spans_s}
     waiting_s = counted_s.get(IDLE, counted_s.get("wait"))
     total_s = sum(counted_s.values())
     return waiting_s / total_s if waiting_s is not None and total_s else None
@@ -167,9 +165,8 @@ class LateRank(NamedTuple):
         if self.late_s < 0.1:
             late = f"{1e3 * self.late_s:.3g}"
         return (
-            f"rank {self.rank} is late in {100 * self.steps_share:.0f} % of the steps, "
-            f"in `{self.span}`, by {late} ms; "
-            f"the others lost {100 * self.lost_share:.0f} % of the run"
+            f"rank {self.rank} is late in {100 * self.steps_share:.0f} % of the steps, in "
+            f"`{self.span}`, by {late} ms; the others lost {100 * self.lost_share:.0f} % of the run"
         )
 
 

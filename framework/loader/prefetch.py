@@ -1,12 +1,11 @@
 """A loader with a background thread and a bounded queue, and what all loaders share."""
 
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from queue import Empty, Full, Queue
-from typing import Generic, NamedTuple, TypeVar, final
+from typing import NamedTuple, final
 
 import torch
 
@@ -18,7 +17,6 @@ from framework.system.native import limit_threads, num_threads_beside
 from framework.system.stopping import remove_at_end, stop_at_end
 
 Stream = torch.cuda.Stream
-T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
 # Forward passes that the host may queue ahead of the device. After a wait, at least four are left.
 RUN_AHEAD = 6
@@ -42,15 +40,13 @@ def host_batches(
     """
     use(context.device, pinned=False, stream=consumer)
     source, check = context.source, context.labels
-    if check is not None and check.allowed is None:
-        check = None
     is_rest = steps.num_steps == source.order.num_steps - steps.start
     if is_rest or not source.reads_on:
         batches = source.batches(steps.epoch, steps.start)
     else:
         batches = source.stream(*steps)
     with closing(batches):
-        if not pinned and check is None:
+        if not pinned and (check is None or check.allowed is None):
             yield from batches
             return
         while True:
@@ -102,10 +98,11 @@ class Pace:
 
     def __init__(self, device: torch.device) -> None:
         self._stream: Stream | None = None
+        self._num_passes = 0
+        self._done: deque[torch.cuda.Event] = deque()  # of every second pass, the oldest first
         if device.type == "cuda":
             self._stream = torch.cuda.current_stream(device)
-        self._num_passes = 0
-        self._done: deque[torch.cuda.Event] = deque()  # of every second pass
+            self._done.extend(torch.cuda.Event() for _ in range(RUN_AHEAD // 2))
 
     def end_pass(self) -> None:
         """Count the work that was queued since the last call, and wait for older work."""
@@ -114,13 +111,9 @@ class Pace:
         self._num_passes += 1
         if self._num_passes % 2:
             return
-        is_full = 2 * len(self._done) == RUN_AHEAD
-        # the oldest was waited for
-        event = self._done.popleft() if is_full else torch.cuda.Event()
-        event.record(self._stream)
-        self._done.append(event)
-        if 2 * len(self._done) == RUN_AHEAD:
-            self._done[0].synchronize()
+        self._done.rotate(-1)
+        self._done[-1].record(self._stream)  # this was the oldest, and was waited for
+        self._done[0].synchronize()  # returns at once if it was never recorded
 
 
 @final
@@ -150,13 +143,11 @@ class Occupancy:
 
 
 class _End(NamedTuple):
-    """The end of the epoch, with the error that ended it."""
-
-    error: BaseException | None
+    error: BaseException | None  # that ended the epoch
 
 
 @final
-class Ahead(Generic[T]):
+class Ahead:
     """An iterator that a thread runs ahead of its consumer, by ``depth`` items.
 
     Order is kept, and an error is raised in place of the item that it prevented. ``close`` stops
@@ -164,7 +155,7 @@ class Ahead(Generic[T]):
     """
 
     def __init__(
-        self, produce: Iterator[T], depth: int, occupancy: Occupancy, num_threads: int = 1
+        self, produce: Iterator[MicroBatch], depth: int, occupancy: Occupancy, num_threads: int = 1
     ) -> None:
         self._produce = produce
         self._depth = depth
@@ -173,7 +164,7 @@ class Ahead(Generic[T]):
         # one thread alone writes each; the queue's own size would take its lock
         self._num_made = 0
         self._num_taken = 0
-        self._queue: Queue[T | _End] = Queue(depth)
+        self._queue: Queue[MicroBatch | _End] = Queue(depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
         self._thread.start()
@@ -191,7 +182,7 @@ class Ahead(Generic[T]):
         """Whether the next item, or the end, is there already."""
         return not self._queue.empty()
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[MicroBatch]:
         while True:
             # the producer may hold one more that does not fit
             num_ready = min(self._num_made - self._num_taken, self._depth)
@@ -221,7 +212,6 @@ class Ahead(Generic[T]):
                 self._thread.join(POLL_S)
 
     def _run(self) -> None:
-        """Put the items into the queue until ``stop``, and close a generator."""
         error: BaseException | None = None
         try:
             try:
@@ -237,7 +227,7 @@ class Ahead(Generic[T]):
             error = raised
         self._put(_End(error))
 
-    def _put(self, item: T | _End) -> bool:
+    def _put(self, item: MicroBatch | _End) -> bool:
         while not self._stop.is_set():
             try:
                 self._queue.put(item, timeout=POLL_S)
@@ -247,7 +237,7 @@ class Ahead(Generic[T]):
         return False
 
 
-class EpochLoader(ABC):
+class EpochLoader:
     """Base of the loaders, which reads host batches over the ends of epochs without a pause.
 
     ``expect`` begins to read, and ``epoch`` continues with these batches. Without ``expect``, each
@@ -260,14 +250,13 @@ class EpochLoader(ABC):
         self.num_steps = context.source.order.num_steps
         self.identity = context.source.order.identity
         self.notes: tuple[str, ...] = ()
-        self._opened: MicroBatches | Ahead[MicroBatch] | None = None
+        self._opened: MicroBatches | Ahead | None = None
         self._expected = Steps(0, 0, 0)  # the steps that ``epoch`` begins to read
         self._next = Steps(0, 0, 0)  # the steps that the open batches still have
         self._number = 0  # of the next batch, since they were opened
 
-    @abstractmethod
-    def _open(self, steps: Steps) -> "MicroBatches | Ahead[MicroBatch]":
-        """Return the host batches of some steps."""
+    def _open(self, steps: Steps) -> MicroBatches | Ahead:
+        return host_batches(self.context, steps, self.pin)
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         with self._host(epoch, start) as batches:
@@ -296,10 +285,7 @@ class EpochLoader(ABC):
             opened.close()
 
     def _host(self, epoch: int, start: int) -> closing[MicroBatches]:
-        """Return the host batches of the rest of an epoch, which are open.
-
-        Closing them ends all reading, unless they are taken and batches of a next epoch follow.
-        """
+        # Closing them ends all reading, unless they are taken and batches of a next epoch follow.
         if self._opened is None or self._next[:2] != (epoch, start):
             self._end()
             steps = Steps(epoch, start, self.num_steps - start)
@@ -318,17 +304,19 @@ class EpochLoader(ABC):
                 self._number += 1
                 if micro.last:
                     epoch, step, left = self._next
-                    ends_epoch = step + 1 == self.num_steps
-                    self._next = Steps(epoch, step + 1, left - 1)
-                    if ends_epoch:
-                        self._next = Steps(epoch + 1, 0, left - 1)
-                    follows = ends_epoch and left > 1
+                    turns, step = divmod(step + 1, self.num_steps)
+                    self._next = Steps(epoch + turns, step, left - 1)
+                    follows = turns == 1 and left > 1
                 yield micro
                 if follows:
                     return
         finally:
             if not follows:
                 self._end()
+
+    def stats(self) -> LoaderStats:
+        source = self.context.source
+        return LoaderStats(source.stages(), ready=None, depth=0, content=source.content())
 
     def close(self) -> None:
         self._end()
@@ -345,7 +333,7 @@ class PrefetchLoader(EpochLoader):
         super().__init__(pin_memory, context=context)
         self.depth = depth
         self.occupancy = Occupancy()
-        self._running: Ahead[MicroBatch] | None = None
+        self._running: Ahead | None = None
 
     def deepen(self, depth: int) -> None:
         """Keep another number of batches ready from now on."""
@@ -353,7 +341,7 @@ class PrefetchLoader(EpochLoader):
         if self._running is not None:
             self._running.deepen(depth)
 
-    def _open(self, steps: Steps) -> Ahead[MicroBatch]:
+    def _open(self, steps: Steps) -> Ahead:
         consumer = None
         if self.context.device.type == "cuda":
             consumer = torch.cuda.current_stream(self.context.device)
@@ -363,6 +351,4 @@ class PrefetchLoader(EpochLoader):
         return self._running
 
     def stats(self) -> LoaderStats:
-        source = self.context.source
-        ready = self.occupancy.take()
-        return LoaderStats(source.stages(), ready, self.depth, source.content())
+        return super().stats()._replace(ready=self.occupancy.take(), depth=self.depth)

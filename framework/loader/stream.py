@@ -45,8 +45,7 @@ class StreamLoader(PrefetchLoader):
         if context.device.type == "cuda":
             self.stream = torch.cuda.Stream(context.device)
         else:
-            what = f"{context.device} has no streams; the copy runs in line"
-            self.notes = (f"loader=stream: {what}",)
+            self.notes = (f"loader=stream: {context.device} has no streams; the copy runs in line",)
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         clock, waits = self.context.clock, self.context.waits
@@ -100,7 +99,6 @@ class StreamLoader(PrefetchLoader):
         return _Copy(micro._replace(batch=batch), moved, done)
 
     def _arrive(self, copy: _Copy) -> Batch:
-        """Make the current stream wait for a copy, and return the batch."""
         current = torch.cuda.current_stream(self.context.device)
         current.wait_event(copy.done)
         for tensor in copy.moved:

@@ -74,12 +74,9 @@ class Tuner:
     """Watches observations, one after another, and decides.
 
     If steps wait, it tries more workers, or more batches ahead, and keeps what makes steps faster.
-    If they wait no more and few workers are busy, it goes back. After a change, observations are
-    ignored until the new workers have begun, and one more in which they begin.
-
-    Args:
-        home: The plan to begin with, and to go back to.
-        limits: What it must not exceed.
+    If they wait no more and few workers are busy, it goes back to the plan ``home``. After a
+    change, observations are ignored until the new workers have begun, and one more in which they
+    begin.
     """
 
     def __init__(self, home: ReadPlan, limits: TunerLimits) -> None:
@@ -122,9 +119,8 @@ class Tuner:
                 self._cool = min(MOST_COOL, 2 * self._cool)
                 return self._change(self._before, waited)
             self._failed.add(self.plan)
-            return self._change(
-                self._before, f"the rate changed by {100 * (now / before - 1):+.0f} %"
-            )
+            why = f"the rate changed by {100 * (now / before - 1):+.0f} %"
+            return self._change(self._before, why)
         is_hot = seen.wait_share > WAITS
         self._hot_s = self._hot_s + seen.seconds if is_hot else 0.0
         self._num_hot = self._num_hot + 1 if is_hot else 0
@@ -162,7 +158,6 @@ class Tuner:
         return None
 
     def _bytes(self, plan: ReadPlan, seen: Observation) -> float:
-        """Return the memory that a plan needs."""
         if not self.limits.are_processes:
             under_way = max(plan.ahead, plan.num_workers // seen.num_slices)
             return seen.batch_bytes * (under_way + plan.depth)
