@@ -23,7 +23,6 @@ def spread(num_records: int, count: int) -> Tensor:
 
 
 def _spread_at(places: Tensor, num_records: int, count: int) -> Tensor:
-    """Return what ``spread`` has at some places."""
     if count == num_records:
         return places
     return places * (num_records - 1) // max(1, count - 1)
@@ -194,7 +193,6 @@ class Order:
         return places if self.selected is None else self.selected[places]
 
     def _records_at(self, places: Tensor) -> Tensor:
-        """Return the records at some places among those in use: both int64 [n]."""
         places = _spread_at(places, self.num_selected, self.num_used)
         return places if self.selected is None else self.selected[places]
 
@@ -207,9 +205,7 @@ class Order:
         """
         count = self.virtual_ranks or self.world_size
         # Of virtual ranks, each rank has the shares of some that are consecutive.
-        numbers = range(
-            self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size
-        )
+        first, end = (rank * count // self.world_size for rank in (self.rank, self.rank + 1))
         for batch in self._batches(epoch, start):
             if count == 1 and self.accumulate == 1:
                 yield self._share(batch, 1.0, True)  # the usual case, without the 10 us of cutting
@@ -217,7 +213,7 @@ class Order:
             passes = [batch]
             if self.virtual_ranks is None:
                 passes = batch.tensor_split(min(self.accumulate, len(batch)))
-            cuts = [(part, number) for part in passes for number in numbers]
+            cuts = [(part, number) for part in passes for number in range(first, end)]
             for place, (part, number) in enumerate(cuts, 1):
                 mine = part[number::count]
                 weight = len(mine) * count / len(batch)
@@ -238,13 +234,11 @@ class Order:
             epoch, start = epoch + 1, 0
 
     def _share(self, keys: Tensor, weight: float, last: bool) -> Share:
-        """Return the share with these ``keys``, as ``_keys`` makes them."""
         if self.sampling is None:
             return Share(keys, weight, last)
         return Share(keys % self.num_records, weight, last, keys)
 
     def _batches(self, epoch: int, start: int) -> Iterator[Tensor]:
-        """Yield the keys of each global batch: int64 [B]."""
         if self.cuts is not None:
             for step in range(start, self.cuts.num_steps):
                 places = self.cuts.batch(step, self.seed, epoch, self.shuffle)
@@ -347,21 +341,19 @@ class Buckets:
         if shuffle:
             number = int(draws.shuffled(self.num_steps, seed, epoch, step, step + 1))
         bucket = int(torch.searchsorted(self.first, number, right=True)) - 1
-        start, stop = self.starts[bucket : bucket + 2].tolist()
-        size = int(self.sizes[bucket])
-        count = stop - start
+        start, end = self.starts[bucket : bucket + 2].tolist()
+        count, size = end - start, int(self.sizes[bucket])
         place = (number - int(self.first[bucket])) * size
-        places = torch.arange(place, min(place + size, count))
+        stop = min(place + size, count)
+        places = torch.arange(place, stop)
         if self.last == "wrap":
             places = torch.arange(place, place + size) % count
         if shuffle:
             key = draws.key_of(seed, epoch, draws.IN_BUCKET, bucket)
-            stop = min(place + size, count)
-            mapped = draws.bijection(count, key, place, stop)
-            if stop - place < len(places):
-                rest = places[stop - place :]
-                mapped = torch.cat([mapped, draws.bijection(count, key, 0, count)[rest]])
-            places = mapped
+            if len(places) == stop - place:
+                places = draws.bijection(count, key, place, stop)
+            else:
+                places = draws.bijection_at(places, count, key)
         return self.records[start + places]
 
 

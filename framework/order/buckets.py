@@ -1,10 +1,8 @@
 """``order=buckets``: batches of records with similar lengths, so that little of them is padding.
 
-The records are sorted by length and cut once into buckets, from the longest to the shortest. A
-bucket holds whole batches, so only the last bucket may have a short one. Each epoch shuffles the
-records inside each bucket, and the batches of all buckets. So the number of batches is always the
-same, and a batch is a pure function of (seed, epoch, step). All ranks share each batch, so their
-records have similar lengths, too.
+The records are sorted by length and cut once into buckets of whole batches, the longest first. Only
+the last bucket may have a short batch. Each epoch shuffles the records inside each bucket, and all
+batches, whose number stays. All ranks share each batch, so their records have similar lengths, too.
 """
 
 import math

@@ -234,7 +234,6 @@ def bijection_at(numbers: Tensor, size: int, key: int) -> Tensor:
 
 
 def _plan(size: int, key: int) -> tuple[int, int, Tensor]:
-    """Return the rows and columns of a bijection's table, and the keys of its rounds."""
     num_rows = 2 * ((isqrt(size - 1) + 2) // 2)  # even, and its square is at least ``size``
     keys = (mix(torch.arange(1, NUM_ROUNDS + 1) * GOLDEN + key) >> 32) & _LOW
     return num_rows, -(-size // num_rows), keys
@@ -278,9 +277,11 @@ def shuffled_in_blocks(
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
+_blocks = lru_cache(maxsize=2)(permutation)
+
+
 @lru_cache(maxsize=2)
 def _window(num_records: int, seed: int, epoch: int, block: int, start: int, stop: int) -> Tensor:
-    """Return the records of a window, which has the places ``start`` to ``stop``: int64."""
     blocks = _blocks(-(-num_records // block), seed, epoch)
     missing = len(blocks) * block - num_records  # in the store's last block
     places = torch.arange(start, stop)
@@ -290,11 +291,6 @@ def _window(num_records: int, seed: int, epoch: int, block: int, start: int, sto
     records = blocks[places // block] * block + places % block
     keys = mix(records * GOLDEN + key_of(seed, epoch, IN_WINDOW))
     return records[torch.argsort(keys, stable=True)]
-
-
-@lru_cache(maxsize=2)
-def _blocks(num_blocks: int, seed: int, epoch: int) -> Tensor:
-    return shuffled(num_blocks, seed, epoch, 0, num_blocks)
 
 
 # ---- samples

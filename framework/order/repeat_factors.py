@@ -43,11 +43,8 @@ def repeat_factors(
 ) -> np.ndarray:
     """Return the factor of each used record, at least 1: float64 [num_used].
 
-    Args:
-        labels: The classes of all records, one after another.
-        lengths: The number of classes of each record: int64 [num_records].
-        used: The records that count: int64 [num_used].
-        threshold: As in ``RepeatFactorOrder``.
+    ``labels`` are the classes of all records one after another, and each record has as many as
+    ``lengths`` says, int64 [num_records]. Only the records ``used``, int64 [num_used], count.
     """
     _, numbers = np.unique(labels, return_inverse=True)
     records = np.repeat(np.arange(len(lengths)), lengths)

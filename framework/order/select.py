@@ -171,17 +171,15 @@ def truths(
 
 
 @final
+@dataclass(frozen=True)
 class _Expression:
-    """An expression over facts."""
-
-    def __init__(self, text: str, facts: AnswersNames, words: ExpressionWords) -> None:
-        self._text = text
-        self._facts = facts
-        self._words = words
+    text: str
+    facts: AnswersNames
+    words: ExpressionWords
 
     def error(self, what: str, fix: str = "") -> ConfigError:
-        where = f"{self._words.key} = {self._text[:200]}"
-        return ConfigError(204, where, what[:300], fix or self._words.fix)
+        where = f"{self.words.key} = {self.text[:200]}"
+        return ConfigError(204, where, what[:300], fix or self.words.fix)
 
     def truth(self, node: ast.expr) -> Any:
         """Return whether each thing fulfils a condition: bool [count]."""
@@ -204,17 +202,17 @@ class _Expression:
             pair: list[Any] = []  # the values of all things, or a constant, or a list of constants
             for side, name in zip((left, right), names, strict=True):
                 if name is not None:
-                    values = self._facts.answer(name)
+                    values = self.facts.answer(name)
                     if values is None:
-                        what = f"{name!r} is not known of every {self._words.thing}"
-                        raise self.error(what, _choose(self._facts))
+                        what = f"{name!r} is not known of every {self.words.thing}"
+                        raise self.error(what, _choose(self.facts))
                     pair.append(values)
                 elif isinstance(side, LISTS):
                     pair.append([self._constant(item, names) for item in side.elts])
                 else:
                     pair.append(self._constant(side, names))
             if names == [None, None]:
-                raise self.error(f"{words!r} compares no field of the {self._words.thing}s")
+                raise self.error(f"{words!r} compares no field of the {self.words.thing}s")
             are_texts: set[bool] = set()
             for value in pair:
                 if isinstance(value, np.ndarray):
@@ -240,10 +238,10 @@ class _Expression:
             raise self.error(what, fix) from error
         if not isinstance(value, int | float | str):
             raise self.error(f"{ast.unparse(node)!r} is neither a number nor a text")
-        if isinstance(value, str) and LABEL in names and self._facts.classes:
-            if value not in self._facts.classes:
+        if isinstance(value, str) and LABEL in names and self.facts.classes:
+            if value not in self.facts.classes:
                 raise self.error(f"{value!r} is no class of the data")
-            return list(self._facts.classes).index(value)
+            return list(self.facts.classes).index(value)
         return value
 
 
@@ -261,9 +259,6 @@ def _field(node: ast.expr) -> str | None:
 
 
 def names_of(select: str) -> set[str]:
-    """Return the names in an expression, which may be anything."""
-    try:
-        tree = ast.parse(select.strip(), mode="eval")
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return set()
+    """Return the names in an expression that can be read."""
+    tree = ast.parse(select.strip(), mode="eval")
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
