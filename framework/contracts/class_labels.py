@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
 import torch
@@ -44,17 +45,13 @@ def class_labels(target: Tensor, num_dims: int) -> Tensor:
 
 
 @final
+@dataclass(eq=False)
 class LabelCheck:
-    """Refuses labels that number no class, on the host, where no device must be waited for.
+    """Refuses labels that number no class, on the host, where no device must be waited for."""
 
-    ``where`` is the key that names the data, and its value. ``key`` returns the name of a record,
-    or "". Nothing is checked while ``allowed`` is None.
-    """
-
-    def __init__(self, where: str, key: Callable[[int], str] = lambda _: "") -> None:
-        self.where = where
-        self.allowed: LabelRange | None = None
-        self._key = key
+    where: str  # the key that names the data, and its value
+    key: Callable[[int], str] = lambda _: ""  # returns the name of a record, or ""
+    allowed: LabelRange | None = None  # None: nothing is checked
 
     def __call__(self, batch: Batch) -> None:
         """Check the labels of a batch if it is on the host. DataError D195."""
@@ -82,7 +79,7 @@ class LabelCheck:
         place = int(wrong.nonzero()[0, 0])
         index, value = int(indices[place]), int(labels[place][wrong[place]][0])
         where = f"{self.where}, record {index}"
-        key = self._key(index)
+        key = self.key(index)
         if key not in ("", str(index)):
             where += f" ({key})"
         what = f"has {value} as {allowed.field}, and classes are 0 to {allowed.num_classes - 1}"

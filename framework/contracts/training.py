@@ -78,10 +78,8 @@ class StartsFromData(Protocol):
         """Set the weights. ``inputs`` are what reaches the module in evaluation, in batches."""
 
 
-class Schedule(Protocol):
-    """The learning rate over the steps: the factor on the optimizer's own rate."""
-
-    def __call__(self, step: int, total_steps: int) -> float: ...
+# The learning rate over the steps: (step, total_steps) -> the factor on the optimizer's own rate.
+Schedule = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """How long steps wait for their batches, and what records that are slow to read cost a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple, final
 
@@ -14,37 +15,29 @@ MOST_LISTED = 10  # records of all ranks together
 
 
 @final
+@dataclass(eq=False)
 class Waits:
     """Counts what a loader waits for its source. Counting a batch takes 0.3 us.
 
     The loader calls ``begin``, and then ``arrived`` and ``ask`` in turn. One thread calls them.
-
-    Attributes:
-        slow: The numbers of the batches with slow records that the source has delivered, as
-            ``begin`` counts them. Numbers are removed when their batches arrive.
-        wait_s: Seconds that steps waited, over the loader's life.
-        start_s: The part of ``wait_s`` for the first batches of epochs.
-        step_s: Seconds of the steps themselves, without pauses.
-        num_batches: Batches that arrived.
-        slow_wait_s: The part of ``wait_s`` for batches with slow records.
-        num_slow: Batches with slow records.
     """
 
-    def __init__(self, slow: set[int] | None = None) -> None:
-        self.slow: set[int] = set() if slow is None else slow
-        self.wait_s = 0.0
-        self.start_s = 0.0
-        self.step_s = 0.0
-        self.num_batches = 0
-        self.slow_wait_s = 0.0
-        self.num_slow = 0
-        self._number = 0
-        self._is_first = True
-        self._asked_at = 0.0
-        self._arrived_at = 0.0
-        self._newest_s = 0.0  # seconds between the newest two batches, pause or not
-        self._look_at = float("inf")
-        self._look: Callable[[float], float] = lambda _: float("inf")
+    # The numbers of the batches with slow records that the source has delivered, as ``begin``
+    # counts them. Numbers are removed when their batches arrive.
+    slow: set[int] = field(default_factory=set[int])
+    wait_s: float = 0.0  # that steps waited, over the loader's life
+    start_s: float = 0.0  # the part of ``wait_s`` for the first batches of epochs
+    step_s: float = 0.0  # of the steps themselves, without pauses
+    num_batches: int = 0  # that arrived
+    slow_wait_s: float = 0.0  # the part of ``wait_s`` for batches with slow records
+    num_slow: int = 0  # batches with slow records
+    _number: int = 0
+    _is_first: bool = True
+    _asked_at: float = 0.0
+    _arrived_at: float = 0.0
+    _newest_s: float = 0.0  # between the newest two batches, pause or not
+    _look_at: float = inf
+    _look: Callable[[float], float] = lambda _: inf
 
     def call(self, look: Callable[[float], float]) -> None:
         """Call ``look`` now and then when a batch has arrived.
@@ -114,8 +107,7 @@ class SlowRecords:
 def slow_block(slow: SlowRecords | None, waits: Waits) -> dict[str, Any]:
     """Return what a rank knows of its slow records, in plain values; {} if there are none.
 
-    ``slow_wait_s`` is the waiting for batches that held slow records. ``saved_s`` estimates what
-    would be saved if these records and their batches took as long as the others.
+    ``saved_s`` estimates what would be saved if they and their batches took as long as the others.
     """
     if slow is None:
         return {}

@@ -1,6 +1,6 @@
 """The choice ``order=balanced``: draw every class equally often."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -12,17 +12,12 @@ from framework.order.draws import sampling
 
 
 @final
+@dataclass(frozen=True)
 class BalancedOrder:
-    """Draws each class equally often in training. An epoch draws as many records as are in use.
+    """Draws each class equally often in training. An epoch draws as many records as are in use."""
 
-    Args:
-        field: The field with each record's class. Classes without records are ignored.
-        ignore_index: The number of labels that are no class. Their records are not drawn.
-    """
-
-    def __init__(self, field: str, ignore_index: int) -> None:
-        self.field = field
-        self.ignore_index = ignore_index
+    field: str  # with each record's class; classes without records are ignored
+    ignore_index: int  # of labels that are no class; their records are not drawn
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with balanced classes.

@@ -6,7 +6,7 @@ batches, whose number stays. All ranks share each batch, so their records have s
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -17,21 +17,17 @@ from framework.order.batches import Buckets, Order, RecordFacts
 
 
 @final
+@dataclass(frozen=True)
 class BucketOrder:
-    """Cuts batches of similar lengths.
+    """Cuts batches of similar lengths."""
 
-    Args:
-        field: The ragged field whose rows count; None: the only one.
-        max_values: The most rows of a batch over all ranks, padding included; None: no limit. The
-            number of records is at most the order's ``batch_size``.
-        width: How much shorter than its longest record a bucket's shortest may be: a share below 1.
-            About half of it becomes padding.
-    """
-
-    def __init__(self, field: str | None, max_values: int | None, width: float) -> None:
-        self.field = field
-        self.max_values = max_values
-        self.width = width
+    field: str | None  # the ragged field whose rows count; None: the only one
+    # The most rows of a batch over all ranks, padding included; None: no limit. The number of
+    # records is at most the order's ``batch_size``.
+    max_values: int | None
+    # How much shorter than its longest record a bucket's shortest may be: a share below 1. About
+    # half of it becomes padding.
+    width: float
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with batches of similar lengths, in training and validation.

@@ -6,6 +6,7 @@ Source: Gupta, Dollar, Girshick, "LVIS: a dataset for large vocabulary instance 
 2019, section 5.1.
 """
 
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -15,19 +16,12 @@ from framework.order.weighted import with_weights
 
 
 @final
+@dataclass(frozen=True)
 class RepeatFactorOrder:
-    """Repeats records with rare classes in training.
+    """Repeats records with rare classes. An epoch has the sum of all factors, rounded down."""
 
-    An epoch has as many records as the sum of all factors, rounded down.
-
-    Args:
-        field: The field with each record's class, or a ragged field with its classes.
-        threshold: Classes that fewer records have, as a share from 0 to 1, are repeated.
-    """
-
-    def __init__(self, field: str, threshold: float) -> None:
-        self.field = field
-        self.threshold = threshold
+    field: str  # with each record's class, or a ragged field with its classes
+    threshold: float  # classes that a smaller share of the records has, 0 to 1, are repeated
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with repeats. ConfigError C200 if there is no such field."""

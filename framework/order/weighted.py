@@ -1,6 +1,6 @@
 """``order=weighted``: each record as often as its weight says."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -15,24 +15,20 @@ FIX = "give one number of at least 0 per record, not all 0"
 
 
 @final
+@dataclass(frozen=True)
 class WeightedOrder:
     """Draws records by weight in training. An epoch has as many records as the data.
 
-    Args:
-        field: The field with each record's weight, or None.
-        file: A file with a weight per record of the training data, or None: .npy, or a text with
-            one number per line.
-
-    Raises:
-        ConfigError: C202 unless either is given.
+    ConfigError C202 unless either attribute is given.
     """
 
-    def __init__(self, field: str | None, file: str | None) -> None:
-        if (field is None) == (file is None):
+    field: str | None  # with each record's weight
+    file: str | None  # with a weight per record of the training data: .npy, or a number per line
+
+    def __post_init__(self) -> None:
+        if (self.field is None) == (self.file is None):
             fix = "give order.field=FIELD or order.file=FILE"
             raise ConfigError(202, "order = weighted", "needs the weights of the records", fix)
-        self.field = field
-        self.file = file
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with records by weight. ConfigError C200, C202 for what is no weight."""
