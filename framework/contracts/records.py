@@ -171,37 +171,32 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 @final
+@dataclass(eq=False)
 class Placed(Sequence[Any]):
     """Byte buffers, or arrays of one layout, in one memory.
 
     Compiled functions take a slice of them by their places, so that Python makes no object of each.
-
-    Args:
-        base: The address of the memory.
-        starts: Where each begins in it: int64 [B].
-        lengths: The bytes of each: int64 [B].
-        view: Returns what begins at a place and has so many bytes.
     """
 
-    def __init__(
-        self, base: int, starts: np.ndarray, lengths: np.ndarray, view: Callable[[int, int], Any]
-    ) -> None:
-        self.addresses = base + starts
-        self.lengths = lengths
-        self._parts = base, starts, view
+    base: int  # the address of the memory
+    starts: np.ndarray  # where each begins in it: int64 [B]
+    lengths: np.ndarray  # the bytes of each: int64 [B]
+    view: Callable[[int, int], Any]  # returns what begins at a place and has so many bytes
+
+    @property
+    def addresses(self) -> np.ndarray:
+        return self.base + self.starts
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[Any]:
-        _, starts, view = self._parts
-        return map(view, starts.tolist(), self.lengths.tolist())
+        return map(self.view, self.starts.tolist(), self.lengths.tolist())
 
     def __getitem__(self, place: Any) -> Any:
-        base, starts, view = self._parts
         if isinstance(place, slice):
-            return Placed(base, starts[place], self.lengths[place], view)
-        return view(int(starts[place]), int(self.lengths[place]))
+            return Placed(self.base, self.starts[place], self.lengths[place], self.view)
+        return self.view(int(self.starts[place]), int(self.lengths[place]))
 
 
 # Raw fields: Tensor [B, *shape]. Ragged fields: Ragged. Fields of images and videos: a list of B
