@@ -3,8 +3,7 @@
 A batch is a plain dict of fields. A field is a tensor whose leading dimension is B, or any other
 value, such as a list of B strings. Tensors inside a dict, list or tuple are moved and pinned, too.
 Fields that are `Pieces` of page-locked memory become tensors when they are moved. Everything else
-reaches the augmentation and the objective unchanged. Only tensors at the top are counted or
-captured.
+reaches the objective unchanged. Only tensors at the top are counted or captured.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -172,8 +171,7 @@ def size_bytes(batch: Batch) -> int:
 def pin(batch: Batch) -> Batch:
     """Return the batch in page-locked memory, which a GPU can copy while it computes.
 
-    The tensors share one block, except ``index``: the training keeps it until the next report, and
-    must not keep the images with it.
+    The tensors share one block, except ``index``, which the training keeps until its next report.
     """
     result = dict(batch)
     places: dict[str, tuple[int, torch.dtype, torch.Size]] = {}

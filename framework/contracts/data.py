@@ -79,8 +79,7 @@ class Transform:
         """Choose a window of each image. All frames of a clip get the same.
 
         ``sizes`` are height and width in pixels, int64 [B, 2]. The result is int64 [B, 5]: top,
-        left, height and width in the stored image, and the flip, a sum of ``MIRRORED``,
-        ``UPSIDE_DOWN`` and ``TURNED``.
+        left, height and width in the stored image, and bits of ``MIRRORED`` to ``TURNED``.
         """
         zeros = torch.zeros(len(sizes), 1, dtype=torch.int64)
         return torch.cat([zeros, zeros, sizes, zeros], dim=1)
@@ -171,8 +170,7 @@ class MicroBatch(NamedTuple):
 
 # A generator, so that closing it early frees what it holds.
 MicroBatches = Generator[MicroBatch, None, None]
-# The field of a host batch with its ``Share.keys``, if it has any: a name that no store can have.
-# Whoever augments takes it out.
+# The field of a host batch with its ``Share.keys``, if it has any. Whoever augments takes it out.
 DRAW_KEYS = "index/keys"
 
 
@@ -200,18 +198,12 @@ class SourceContext:
     worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     collate: str = "pad"  # ragged arrays in a batch: ``pad``, ``nested`` or ``list``
-    # Which passes check CRC32s: ``off``, ``first_epoch`` (until this process has ended one pass) or
-    # ``always``.
-    verify: str = "off"
+    verify: str = "off"  # CRC32s: ``off``, ``always``, ``first_epoch`` (until one pass has ended)
     worker_timeout_s: float = 300.0  # how long to wait for a batch
     start_method: str | None = None  # ``fork``, ``forkserver``, ``spawn``; None: the system's
     num_cores: int = 1  # that this rank may use
     # Returns the tensors [n] of all ranks. They call it together, while sources are opened.
     gather: Callable[[Tensor], list[Tensor]] = lambda values: [values]
-
-    def verifies(self, is_verified: bool) -> bool:
-        """Return whether a pass checks its records. ``is_verified``: a pass before it has."""
-        return self.verify == "always" or (self.verify == "first_epoch" and not is_verified)
 
 
 # Shares of what batches hold, by name: what has the property, and all. A share is their quotient.
@@ -258,8 +250,7 @@ class Source:
     def starts_processes(self) -> bool:
         """Whether the next batches need processes that do not run yet.
 
-        Started beside a step, they would inherit locks that it holds, such as the random
-        generator's, and wait for ever.
+        Started beside a step, they would inherit locks that it holds, and wait for ever.
         """
         return False
 

@@ -89,8 +89,7 @@ class Loader(Protocol):
         """Begin to read ``steps`` steps from ``start`` of an epoch on, those of next epochs too.
 
         ``epoch`` continues what has begun if it asks for the next of these steps. Another call
-        replaces what the last one expected; with 0 steps it ends all reading. Nothing happens if
-        the source does not read on.
+        replaces the last one, and 0 steps end all reading. A source must read on for this.
         """
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:

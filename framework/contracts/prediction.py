@@ -42,7 +42,7 @@ class PredictedImages(NamedTuple):
 
 
 def class_numbers(logits: Tensor) -> Tensor:
-    """Return the most probable classes of logits [B, classes, H, W], uint8 if they fit: [B, H, W]."""
+    """Return the likeliest classes of logits [B, classes, H, W], uint8 if they fit: [B, H, W]."""
     numbers = logits.argmax(1)
     return numbers.to(torch.uint8) if logits.shape[1] <= 256 else numbers
 

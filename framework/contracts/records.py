@@ -114,8 +114,7 @@ class Manifest:
     """The description of a store, kept inside it as JSON.
 
     ``digest`` is the SHA-256 over the CRC32 (uint32, little-endian) of the records' bytes, in
-    order, whatever the kind of store. Files that were not packed have the digest of their names and
-    samples of them.
+    order, for any kind of store. Files that were not packed have one of their names and samples.
     """
 
     num_records: int
@@ -386,8 +385,7 @@ class InputTraits:
             gives a record's key without reading it, and several threads may read items.
         skip_bad: Whether the error of a bad item that is found before the first one is read is
             raised when that item is read, so that a caller can skip it.
-        own_code: The digest of the user's code that makes the records, before its first use; None:
-            that of the input's module.
+        own_code: The digest of the user's code, before its first use; None: of the input's module.
     """
 
     file_per_record: bool = False

@@ -1,8 +1,7 @@
 """How long the parts of a step take over many steps, and how this differs over ranks.
 
 The newest steps are kept exactly. Older ones are counted in buckets from one nanosecond on, each
-one percent wider than the one before. A quantile is off by at most half a bucket, and a month of
-steps takes kilobytes.
+one percent wider than the one before, so that a quantile is off by at most half a bucket.
 """
 
 from collections import Counter
@@ -59,9 +58,6 @@ class Span:
             recent = ()
         total_s = sum(span.total_s for span in spans)
         return Span(total_s, sum(span.num_steps for span in spans), recent, counts)
-
-    def __add__(self, other: "Span") -> "Span":
-        return Span.summed([self, other])
 
     def scaled(self, ratio: int) -> "Span":
         """Return the span that stands for ``ratio`` times as many steps of the same kind."""

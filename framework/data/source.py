@@ -90,10 +90,10 @@ class WorkerSource(Source, Generic[R]):
     def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
         self.read.check()
         training = self.context.training
-        verify = self.context.verifies(self._is_verified)
+        verify_on = self.context.verify == "always"
+        verify = verify_on or (self.context.verify == "first_epoch" and not self._is_verified)
         # The pass that is verified has ended when a next epoch begins.
         verifies = {epoch: verify}
-        verify_on = self.context.verifies(True)
         steps_left = self.order.num_steps - start
         shares, ahead = tee(self.order.shares_on(epoch, start, steps))
         requests = (

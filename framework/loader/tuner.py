@@ -75,8 +75,7 @@ class Tuner:
 
     If steps wait, it tries more workers, or more batches ahead, and keeps what makes steps faster.
     If they wait no more and few workers are busy, it goes back to the plan ``home``. After a
-    change, observations are ignored until the new workers have begun, and one more in which they
-    begin.
+    change, it ignores observations until new workers have begun, and the one in which they begin.
     """
 
     def __init__(self, home: ReadPlan, limits: TunerLimits) -> None:

@@ -25,9 +25,7 @@ class BucketOrder:
     # The most rows of a batch over all ranks, padding included; None: no limit. The number of
     # records is at most the order's ``batch_size``.
     max_values: int | None
-    # How much shorter than its longest record a bucket's shortest may be: a share below 1. About
-    # half of it becomes padding.
-    width: float
+    width: float  # the most that a bucket's records differ: a share below 1, half of it is padding
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with batches of similar lengths, in training and validation.

@@ -30,8 +30,7 @@ _MIX_2 = _signed(0x94D049BB133111EB)
 _WORD = (1 << 64) - 1
 _BELOW_ONE = 1 - 2.0**-24  # the largest draw
 
-# Up to so many records are sorted by random keys, which gives every order the same probability.
-# That takes 2 ms per epoch.
+# So many records are sorted by random keys, in 2 ms, which makes every order equally probable.
 MOST_SORTED = 1 << 16
 # Of ``paceline_bijection``. With 6, the 24 orders of four numbers are not equally frequent.
 NUM_ROUNDS = 8
@@ -349,8 +348,7 @@ def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Samplin
     Args:
         groups: The number of each used record's group, from 0: int64 [num_used].
         weights: Of a record of each group, 0 or more, not all 0: float64 [num_groups].
-        num_places: Of an epoch; None: the sum of all weights, rounded down. A weight is then the
-            expected number of times.
+        num_places: Of an epoch; None: the sum of all weights, which are expected numbers of times.
     """
     if num_places is not None:  # shares: no sum of them may overflow, or round to nothing
         weights = weights / weights.max()

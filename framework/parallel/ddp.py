@@ -108,15 +108,12 @@ class DistributedParallel(RankGroup):
             if replica.training:
                 exchange.begin()
 
-        def after_buffers(module: nn.Module, inputs: Any) -> None:
-            exchange.end()
-
         trained = [own for own in replica.parameters() if own.requires_grad]
         self._hooks = [own.register_hook(queue) for own in trained[:1]]
         if next(replica.buffers(), None) is not None:
             self._hooks += [
                 replica.register_forward_pre_hook(before_buffers),
-                replica.module.register_forward_pre_hook(after_buffers),
+                replica.module.register_forward_pre_hook(lambda *_: exchange.end()),
             ]
         return replica
 

@@ -68,8 +68,7 @@ class RankGroup(Parallel):
         self._excepthook = sys.excepthook
         try:
             choose_interface()
-            # A rank that waits for others, which may be dead, would not run a Python handler. It
-            # has nothing to save.
+            # A rank that waits for others, which may be dead, would not run a Python handler.
             with handled((signal.SIGTERM, signal.SIGUSR1), signal.SIG_DFL):
                 store, self.rank, self.world_size = meet()
                 all_up(store, self.rank, self.world_size)

@@ -56,8 +56,7 @@ def local_tasks(tasks: str, node: int) -> str:
 def check_virtual_ranks(virtual_ranks: int, num_processes: int) -> None:
     """Raise ConfigError C143 unless the processes can share the virtual ranks and keep the sums.
 
-    The virtual ranks of one process must form a subtree of the pairwise sum: they are all of them,
-    or a power of two.
+    The virtual ranks of a process must form a subtree of the sum: they are all, or a power of two.
     """
     divisors = [n for n in range(1, virtual_ranks + 1) if virtual_ranks % n == 0]
     fitting = [n for n in divisors if n == 1 or (virtual_ranks // n).bit_count() == 1]

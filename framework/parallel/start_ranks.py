@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from ipaddress import ip_address
@@ -41,8 +41,7 @@ def meet() -> tuple[Any, int, int]:
     """Return (store, rank, world size), or raise RuntimeError. A process meets the others once."""
     store, rank, world_size = next(iter(rendezvous("env://", timeout=timedelta(seconds=MEET_S))))
     # torchrun's restarts reuse the agent's store: the prefix hides the addresses of a dead attempt.
-    # If each attempt has its own store there is no prefix, because a host that has come back counts
-    # its attempts from zero.
+    # A store of each attempt's own has none: a host that has come back counts them from zero.
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         store = PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     return store, rank, world_size
@@ -201,8 +200,7 @@ def launch(
 ) -> int:
     """Run ``python -m module arguments`` as ranks on this machine, and wait for their end.
 
-    A call restores the environment and uses a free port on one host, so a sweep can call it for
-    one job after another.
+    A call restores the environment, and on one host uses a free port, so a sweep can repeat it.
 
     Args:
         num_processes: The number of ranks on this machine.
@@ -273,23 +271,23 @@ def launch(
         os.environ.update(before)
 
 
+@dataclass(eq=False)
 class _Ranks:
     """The rank processes of this host, and torch's launcher, in a thread that signals do not reach.
 
     The ranks are recognized by the ``module`` that they run. ``call`` runs the launcher.
     """
 
-    def __init__(self, module: str, num_processes: int, call: Callable[[], object]) -> None:
-        self._module = module.encode()
-        self._num_processes = num_processes
-        self._call = call
-        self._error: BaseException | None = None  # of the launcher
-        self._signal = 0  # the number of the first signal; 0: none came
-        self._signal_at = 0.0  # when the first signal came
-        self._signaled: set[int] = set()  # ids of the ranks that got it from this process
-        self._seen = False  # whether there was a rank at all
-        self._all_trained = False  # whether all ranks have done their first step
-        self.threads: list[threading.Thread] = []
+    module: str
+    num_processes: int
+    call: Callable[[], object]
+    error: BaseException | None = None  # of the launcher
+    signal: int = 0  # the number of the first signal; 0: none came
+    signal_at: float = 0.0  # when the first signal came
+    signaled: set[int] = field(default_factory=set[int])  # the ranks that got it from here
+    seen: bool = False  # whether there was a rank at all
+    all_trained: bool = False  # whether all ranks have done their first step
+    threads: list[threading.Thread] = field(default_factory=list[threading.Thread])
 
     def stop(self) -> None:
         """Do nothing: the launcher ends by itself once the ranks of all hosts have ended."""
@@ -298,8 +296,7 @@ class _Ranks:
         """Run the launcher. Return the number of the signal that stopped the ranks, or 0.
 
         Until all ranks have done their first step there is nothing to save, so a signal ends this
-        process. After a signal, do not wait for a launcher that waits for other hosts. An error of
-        the launcher is raised here.
+        process. After a signal, do not wait for a launcher that waits for other hosts.
         """
         thread = threading.Thread(target=self._launch, name="paceline-launch", daemon=True)
         is_main = threading.current_thread() is threading.main_thread()
@@ -312,47 +309,47 @@ class _Ranks:
                 thread.join(LOOK_S)
                 if is_main:
                     self._look()
-                if self._signal and has_other_hosts and self._have_ended():
-                    return self._signal
-        if self._error is not None and not self._signal:
-            raise self._error
-        return self._signal
+                if self.signal and has_other_hosts and self._have_ended():
+                    return self.signal
+        if self.error is not None and not self.signal:
+            raise self.error
+        return self.signal
 
     def _launch(self) -> None:
         try:
-            self._call()
+            self.call()
         except BaseException as error:  # noqa: BLE001  # raised by ``run``
-            self._error = error
+            self.error = error
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._signal:
-            self._signal = number
-            self._signal_at = time.monotonic()
-        elif time.monotonic() - self._signal_at > stopping.SAME_S:
+        if not self.signal:
+            self.signal = number
+            self.signal_at = time.monotonic()
+        elif time.monotonic() - self.signal_at > stopping.SAME_S:
             stopping.end(number)
 
     def _look(self) -> None:
         """Look at the ranks, and pass on a signal once to each that handles it."""
         living = self._living()
         ready = {pid for pid in living if stopping.expects_signals(pid)}  # after its first step
-        self._seen = self._seen or bool(living)
-        self._all_trained = self._all_trained or len(ready) >= self._num_processes
-        if not self._signal:
+        self.seen = self.seen or bool(living)
+        self.all_trained = self.all_trained or len(ready) >= self.num_processes
+        if not self.signal:
             return
-        for pid in ready - self._signaled:
-            self._signaled.add(pid)
+        for pid in ready - self.signaled:
+            self.signaled.add(pid)
             with suppress(ProcessLookupError):
-                os.kill(pid, self._signal)
-        starting = not self._all_trained and not self._have_ended()
-        if starting or time.monotonic() - self._signal_at > SAVE_S:
-            stopping.end(self._signal)
+                os.kill(pid, self.signal)
+        starting = not self.all_trained and not self._have_ended()
+        if starting or time.monotonic() - self.signal_at > SAVE_S:
+            stopping.end(self.signal)
 
     def _have_ended(self) -> bool:
-        return self._seen and not self._living()
+        return self.seen and not self._living()
 
     def _living(self) -> list[int]:
         return [
             pid
             for pid in stopping.children_of(os.getpid())
-            if self._module in stopping.command_of(pid)
+            if self.module.encode() in stopping.command_of(pid)
         ]

@@ -174,8 +174,7 @@ class _Step:
             if buffer.is_floating_point():
                 values.append(buffer)
             else:
-                # Integers cannot be averaged: all ranks take the change that the first part made,
-                # which is exact up to 24 bits.
+                # Integers cannot be averaged: all take the first part's change, exact up to 2**24.
                 weight = 0 if self._part > 0 else self._count
                 values.append((buffer.long() - start.long()).to(torch.float32) * weight)
         reals = _reals(gradients)

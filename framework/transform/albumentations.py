@@ -1,7 +1,6 @@
 """A pipeline of Albumentations' transforms on a record's images, with one seed per record.
 
-Version 2.0.8 is the last MIT release. It holds Python's lock for much of its work, so use
-``workers.kind=process``.
+Version 2.0.8 is the last MIT release. Use ``workers.kind=process``: it often holds Python's lock.
 """
 
 import os

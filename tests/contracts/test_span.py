@@ -33,14 +33,14 @@ def counted(*values):
     """Return a span that keeps no step exactly: all are counted in buckets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(framework.contracts.span, "MOST_RECENT", 0)
-        return Span() + span(*values)
+        return Span.summed([Span(), span(*values)])
 
 
 @given(steps, steps, shares_of_steps)
 def test_a_quantile_is_exact_for_the_newest_steps_and_within_half_a_percent(some, others, share):
     assert span(*some).quantile_s(share) == nearest_rank(some, share)
     assert counted(*some).recent == ()
-    both = counted(*some) + span(*others)
+    both = Span.summed([counted(*some), span(*others)])
     for result, values in ((counted(*some), some), (both, [*some, *others])):
         assert result.quantile_s(share) == pytest.approx(nearest_rank(values, share), rel=0.00505)
 
@@ -50,7 +50,8 @@ def test_totals_means_and_numbers_of_steps_are_exact_and_add_up(some, others):
     for result in (span(*some), counted(*some)):
         assert (result.total_s, result.num_steps) == (sum(some), len(some))
         assert result.mean_s == sum(some) / len(some)
-    added, whole = counted(*some) + counted(*others), counted(*some, *others)
+    added = Span.summed([counted(*some), counted(*others)])
+    whole = counted(*some, *others)
     assert (added.counts, added.num_steps) == (whole.counts, whole.num_steps)
     assert added.total_s == pytest.approx(whole.total_s)
 
@@ -72,7 +73,8 @@ def test_laps_come_to_what_all_their_steps_are_at_any_time(laps):
 def test_a_month_of_steps_takes_kilobytes():
     result = Span()
     for start in range(0, 200_000, 1000):  # from a microsecond to eight minutes
-        result += span(*[1e-6 * 1.0001**number for number in range(start, start + 1000)])
+        more = span(*[1e-6 * 1.0001**number for number in range(start, start + 1000)])
+        result = Span.summed([result, more])
     assert result.num_steps == 200_000
     assert len(result.recent) <= MOST_RECENT
     assert sys.getsizeof(result.counts) < 200_000
