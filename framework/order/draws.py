@@ -216,7 +216,7 @@ def bijection(size: int, key: int, start: int, stop: int) -> Tensor:
     num_rows, num_columns, keys = _plan(size, key)
     compiled = find("paceline_bijection")
     if compiled is None:
-        return _mapped(torch.arange(start, stop), size, num_rows, num_columns, keys.tolist())
+        return _mapped(torch.arange(start, stop), size, num_rows, num_columns, keys)
     words = keys.to(torch.uint32)
     result = torch.empty(stop - start, dtype=torch.int64)
     pointers = words.data_ptr(), start, stop - start, result.data_ptr()
@@ -228,8 +228,7 @@ def bijection_at(numbers: Tensor, size: int, key: int) -> Tensor:
     """Return what ``bijection`` has at ``numbers`` (int64 [n], from 0 to ``size`` - 1)."""
     if size <= WORTH_MAPPING * len(numbers):
         return bijection(size, key, 0, size)[numbers]
-    num_rows, num_columns, keys = _plan(size, key)
-    return _mapped(numbers, size, num_rows, num_columns, keys.tolist())
+    return _mapped(numbers, size, *_plan(size, key))
 
 
 def _plan(size: int, key: int) -> tuple[int, int, Tensor]:
@@ -238,12 +237,12 @@ def _plan(size: int, key: int) -> tuple[int, int, Tensor]:
     return num_rows, -(-size // num_rows), keys
 
 
-def _mapped(numbers: Tensor, size: int, num_rows: int, num_columns: int, keys: list[int]) -> Tensor:
+def _mapped(numbers: Tensor, size: int, num_rows: int, num_columns: int, keys: Tensor) -> Tensor:
     """Do in torch what ``paceline_bijection`` does in C."""
     rows, columns = numbers // num_columns, numbers % num_columns
-    for place in range(0, NUM_ROUNDS, 2):
-        rows = (rows + _hashed(columns, keys[place], num_rows)) % num_rows
-        columns = (columns + _hashed(rows, keys[place + 1], num_columns)) % num_columns
+    for for_rows, for_columns in keys.view(-1, 2).tolist():
+        rows = (rows + _hashed(columns, for_rows, num_rows)) % num_rows
+        columns = (columns + _hashed(rows, for_columns, num_columns)) % num_columns
     result = rows * num_columns + columns
     beyond = result >= size
     if beyond.any():
