@@ -84,23 +84,20 @@ class Pipeline:
         fields = tuple(images)
         if fields not in known:
             library = _import()
+            first = [field for field in fields if field not in self.masks][:1]
             names = {field: f"field{number}" for number, field in enumerate(fields)}
-            kinds = {field: "mask" if field in self.masks else "image" for field in fields}
-            targets = {names[field]: kind for field, kind in kinds.items()}
-            pictures = [field for field, kind in kinds.items() if kind == "image"]
-            if pictures:  # the library asks for an ``image``
-                del targets[names[pictures[0]]]
-                names[pictures[0]] = "image"
+            kinds = {
+                names[f]: "mask" if f in self.masks else "image" for f in fields if f not in first
+            }
+            names |= dict.fromkeys(first, "image")  # for which the library asks
             steps = _make_all(library, self.steps, "transform.pipeline")
-            known[fields] = names, library.Compose(steps, additional_targets=targets)
+            known[fields] = names, library.Compose(steps, additional_targets=kinds)
         names, compose = known[fields]
         # set_random_seed would start every step alike: two kinds of flips would always coincide
         compose.set_random_state(np.random.default_rng(seed or 0), Random(seed or 0))  # noqa: S311
         changed = compose(**{names[field]: self._swapped(field, images[field]) for field in images})
         results = {field: self._swapped(field, changed[name]) for field, name in names.items()}
-        for field, result in results.items():
-            if result.ndim == 2:
-                results[field] = result[..., None]
+        results = {field: image.reshape(*image.shape[:2], -1) for field, image in results.items()}
         return checked(images, results, "pipeline")
 
     def _swapped(self, field: str, image: Any) -> Any:

@@ -700,38 +700,32 @@ def counted_by_three(_):
     return {"ddp": trained_on_what_counts(parallel())}
 
 
-# programs that leave their process as it was, and so share it
-ONE_AFTER_ANOTHER = {
-    "talk": talk,  # the first, since ranks share texts before there is a group
-    "contract": contract,
-    "options": options,
-    "thaw": thaw,
-    "unused": unused,
-    "batch_norm": batch_norm,
-    "watch": watch,
-    "sharded": sharded,
-    "virtual": virtual,
-    "counted": counted,
-    "owned": owned,
-}
+# programs that leave their process as it was, and so share it; ranks share texts before a group
+SHARING = (
+    talk,
+    contract,
+    options,
+    thaw,
+    unused,
+    batch_norm,
+    watch,
+    sharded,
+    virtual,
+    counted,
+    owned,
+)
 
 
 def run_all(folder):
-    return {name: program(folder) for name, program in ONE_AFTER_ANOTHER.items()}
+    return {program.__name__: program(folder) for program in SHARING}
 
 
-def main(program, folder):
-    programs = {
-        "all": run_all,
-        "counted_by_three": counted_by_three,
-        "watch": watch,
-        "fail": fail,
-        "save_slowly": save_slowly,
-        "hang_in_a_save": hang_in_a_save,
-        "stumble": stumble,
-        "wait": wait,
-    }
-    facts = programs[program](Path(folder))
+ALONE = (counted_by_three, watch, fail, save_slowly, hang_in_a_save, stumble, wait)
+
+
+def main(name, folder):
+    programs = {"all": run_all, **{program.__name__: program for program in ALONE}}
+    facts = programs[name](Path(folder))
     (Path(folder) / f"{RANK}.json").write_text(json.dumps(facts))
 
 
