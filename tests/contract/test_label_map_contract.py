@@ -32,14 +32,7 @@ from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from framework.transform.rotate import Rotate
-from tests.contract.cases import (
-    MAP_FIELDS,
-    WAYS,
-    make_source,
-    make_store,
-    map_records,
-    micros,
-)
+from tests.contract.cases import MAP_FIELDS, WAYS, make_source, make_store, map_records, micros
 
 STORES = ("hdf5_maps", "lmdb_maps", "hdf5_raw_maps", "lmdb_raw_maps", "shards_maps")
 SOURCES = ("hdf5_maps", "lmdb_maps", "hdf5_raw_maps", "lmdb_raw_maps", "dali_maps", "dali_raw_maps")

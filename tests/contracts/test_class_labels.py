@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.class_labels import (
-    LabelCheck,
-    LabelRange,
-    class_labels,
-    raise_if_label,
-)
+from framework.contracts.class_labels import LabelCheck, LabelRange, class_labels, raise_if_label
 from framework.errors import DataError
 
 DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")

@@ -130,11 +130,7 @@ LATE = LateRank(3, "backward", 0.71, 0.012, 0.09)
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [
-        ({}, "by 12 ms"),
-        ({"late_s": 0.00123}, "by 1.23 ms"),
-        ({"late_s": 1.5}, "by 1500 ms"),
-    ],
+    [({}, "by 12 ms"), ({"late_s": 0.00123}, "by 1.23 ms"), ({"late_s": 1.5}, "by 1500 ms")],
     ids=["ms", "less", "more"],
 )
 def test_a_late_rank_is_named_in_a_sentence(changes, words):

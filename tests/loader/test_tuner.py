@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.loader.tuner import (
-    MOST_AHEAD,
-    Decision,
-    Observation,
-    ReadPlan,
-    Tuner,
-    TunerLimits,
-)
+from framework.loader.tuner import MOST_AHEAD, Decision, Observation, ReadPlan, Tuner, TunerLimits
 
 HOME = ReadPlan(2, 2, 2)
 WINDOW_S = 4.0
@@ -55,9 +48,7 @@ def watched(tuner, pipeline, count):
 
 def test_waiting_brings_more_workers():
     decisions = watched(make(), Pipeline(decode_s=0.08), 2)
-    assert decisions == {
-        1: Decision(ReadPlan(4, 2, 2), "steps waited 50 % of the last 8 s"),
-    }
+    assert decisions == {1: Decision(ReadPlan(4, 2, 2), "steps waited 50 % of the last 8 s")}
 
 
 def test_a_change_is_judged_when_it_has_taken_effect():

@@ -132,10 +132,7 @@ def p_value_of_neighbors():
 
 @pytest.mark.parametrize(
     "p_value",
-    [
-        p_value_of_permutations,
-        p_value_of_neighbors,
-    ],
+    [p_value_of_permutations, p_value_of_neighbors],
     ids=lambda function: function.__name__.removeprefix("p_value_of_"),
 )
 def test_a_bijection_is_random(p_value):
