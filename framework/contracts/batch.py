@@ -3,7 +3,7 @@
 A batch is a plain dict of fields. A field is a tensor whose leading dimension is B, or any other
 value, such as a list of B strings. Tensors inside a dict, list or tuple are moved and pinned, too.
 Fields that are `Pieces` of page-locked memory become tensors when they are moved. Everything else
-reaches the objective unchanged. Only tensors at the top are counted or captured.
+reaches augment and objective unchanged. Only tensors at the top are counted or captured.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -89,7 +89,7 @@ class Loader(Protocol):
         """Begin to read ``steps`` steps from ``start`` of an epoch on, those of next epochs too.
 
         ``epoch`` continues what has begun if it asks for the next of these steps. Another call
-        replaces the last one, and 0 steps end all reading. A source must read on for this.
+        replaces the last one; 0 steps end all reading. Nothing happens unless the source reads on.
         """
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:

@@ -58,9 +58,9 @@ class Field:
     def __post_init__(self) -> None:
         if self.encoding == "raw" and self.shape and self.shape[0] is None:
             object.__setattr__(self, "encoding", "ragged")
-        kind = "raw" if self.channels is None else "image"
-        kind = self.kind or {"frames": "video"}.get(self.encoding, kind)
-        object.__setattr__(self, "kind", kind)
+        if not self.kind:
+            kind = "raw" if self.channels is None else "image"
+            object.__setattr__(self, "kind", {"frames": "video"}.get(self.encoding, kind))
 
     @cached_property
     def channels(self) -> int | None:
