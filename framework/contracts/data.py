@@ -248,10 +248,7 @@ class Source:
 
     @property
     def starts_processes(self) -> bool:
-        """Whether the next batches need processes that do not run yet.
-
-        Started beside a step, they would inherit locks that it holds, and wait for ever.
-        """
+        """Whether the next batches need processes, which must not start beside a step."""
         return False
 
     def check(self) -> None:

@@ -89,9 +89,6 @@ def copied(
 class Pace:
     """Lets the host queue at most ``RUN_AHEAD`` passes that the device has not done.
 
-    Memory of a batch comes back only when the device is done with it. Without a limit, a host with
-    few kernels to launch, such as a captured step, would fill both memories with batches.
-
     Only every second pass is looked at, because recording an event takes up to 10 us of the host.
     Make it in the thread, and on the stream, of the step.
     """

@@ -1,14 +1,6 @@
 """Prefetch, and copy ahead of the step too, in a CUDA stream of its own.
 
-These rules keep it right (docs/design/0003-stream.md), and tests/simulated_cuda breaks each:
-
-- One stream serves the loader's whole life, since the allocator keeps a pool per stream. It only
-  copies: kernels in it would delay the next copy.
-- The consumer's stream waits for the copy's event.
-- Every copied tensor is recorded on the consumer's stream. Otherwise the next copy would overwrite
-  memory that the consumer has given back and still reads.
-- Batches that a source makes on the device belong to the consumer's stream from the beginning.
-
+docs/design/0003-stream.md has the rules that keep this right. tests/simulated_cuda breaks each.
 Source: timm's PrefetchLoader, pull request 2784, which corrects the same points.
 """
 

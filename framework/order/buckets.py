@@ -22,10 +22,8 @@ class BucketOrder:
     """Cuts batches of similar lengths."""
 
     field: str | None  # the ragged field whose rows count; None: the only one
-    # The most rows of a batch over all ranks, padding included; None: no limit. The number of
-    # records is at most the order's ``batch_size``.
-    max_values: int | None
-    width: float  # the most that a bucket's records differ: a share below 1, half of it is padding
+    max_values: int | None  # the most rows of a batch over all ranks, padding included
+    width: float  # how much shorter than a bucket's longest its shortest may be: a share below 1
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with batches of similar lengths, in training and validation.

@@ -18,10 +18,10 @@ from framework.order.weighted import with_weights
 @final
 @dataclass(frozen=True)
 class RepeatFactorOrder:
-    """Repeats records with rare classes. An epoch has the sum of all factors, rounded down."""
+    """Repeats records with rare classes in training: an epoch has the sum of factors, rounded."""
 
-    field: str  # with each record's class, or a ragged field with its classes
-    threshold: float  # classes that a smaller share of the records has, 0 to 1, are repeated
+    field: str  # with each record's class, or a ragged one with its classes
+    threshold: float  # classes that a smaller share of the records has are repeated
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with repeats. ConfigError C200 if there is no such field."""

@@ -28,12 +28,6 @@ class DistributedParallel(RankGroup):
     """One replica per rank. Gradients are averaged over ranks in buckets while backward still runs.
 
     The launcher reads ``num_processes``, ``num_nodes``, ``endpoint`` and ``max_restarts``.
-
-    Args:
-        bucket_mb: Megabytes of gradients that are exchanged at once.
-        static_graph: Whether every step uses the same parameters in the same order.
-        find_unused: Whether DDP looks in every step for the parameters that it does not use.
-        compress: ``bf16`` exchanges gradients as bfloat16: half the bytes, but rounded.
     """
 
     def __init__(
@@ -93,9 +87,8 @@ class DistributedParallel(RankGroup):
         )
         if self.compress == "bf16":
             replica.register_comm_hook(None, bf16_compress_hook)
-        # Mark when this rank has computed its gradients, before it waits for the others: DDP waits
-        # in a callback at the end of backward, and one that is queued earlier comes first. DDP also
-        # waits before the forward pass, for the buffers of rank 0.
+        # DDP waits for the others in a callback at the end of backward: one that is queued earlier
+        # comes first. DDP also waits before the forward pass, for the buffers of rank 0.
         for hook in self._hooks:
             hook.remove()
         exchange = self.exchange
@@ -159,9 +152,8 @@ def warm_up_ddp(
 ) -> None:
     """Run one forward and backward pass that changes neither the model nor the random generators.
 
-    After its first pass DDP rearranges its buckets by the order in which gradients arrive. The sums
-    of three ranks depend on that, and a resumed run must add in the same order from its first step
-    on. All ranks call this together, with the wrapped model and a batch as in a step.
+    After it, DDP has rearranged its buckets, so that a resumed run adds in the same order from its
+    first step on. All ranks call this together, with the wrapped model and a batch as in a step.
 
     ConfigError C146 if a gradient is missing, which torch says only in the next forward pass.
     """

@@ -148,7 +148,7 @@ def choose_interface() -> None:
     """Let gloo use the network interface that leads to the first rank's host.
 
     This is for ranks of several hosts that another launcher has started. By itself gloo takes the
-    address of the host's name, and Debian's /etc/hosts maps that to 127.0.1.1.
+    address of the host's name, which is a loopback address on Debian.
     """
     num_here = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
     if "GLOO_SOCKET_IFNAME" in os.environ or num_here == os.environ["WORLD_SIZE"]:
@@ -163,7 +163,6 @@ def choose_interface() -> None:
 
 
 def _sender_to(host: str, port: int) -> str:
-    """Return this host's address in packets to another, or raise OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)  # sends nothing
@@ -200,15 +199,9 @@ def launch(
 ) -> int:
     """Run ``python -m module arguments`` as ranks on this machine, and wait for their end.
 
-    A call restores the environment, and on one host uses a free port, so a sweep can repeat it.
-
-    Args:
-        num_processes: The number of ranks on this machine.
-        module: The module that each rank runs.
-        arguments: The command line of each rank.
-        environment: Variables for the ranks, besides those of this process.
-        max_restarts: How often all ranks may be restarted because one of them failed.
-        meeting: How to reach the other hosts; None: there are no others.
+    A call restores the environment, and on one host uses a free port, so a sweep can repeat it. The
+    ranks get the variables of this process and of ``environment``. If one fails, all are restarted,
+    at most ``max_restarts`` times. ``meeting`` leads to the other hosts, if there are any.
 
     Return 0, or the number of the signal that ended the ranks after they had time to save.
     DistributedError P102 if ranks fail too often, P101 if the hosts cannot reach each other.

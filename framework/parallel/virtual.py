@@ -1,8 +1,6 @@
-"""Virtual ranks: 1, 2 or 4 processes learn the same bits.
+"""Virtual ranks: any number of processes learns the same bits (docs/design/0009-virtual-ranks.md).
 
-A batch is cut into a fixed number of parts, whatever number of processes computes them, and all
-sums are added in one order. Source: Li et al., "EasyScale: accuracy-consistent elastic training for
-deep learning", SC 2023.
+Source: Li et al., "EasyScale: accuracy-consistent elastic training for deep learning", SC 2023.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -104,12 +102,9 @@ class VirtualParallel(RankGroup):
             self._step = step
 
     def _exchanged(self, own: Tensor) -> Tensor:
-        """Return the sum over the ranks, added in rank order.
-
-        Each rank adds one piece, and all ranks get the pieces. This moves as many bytes as a ring.
-        """
         if self.world_size == 1:
             return own
+        # Each rank adds one piece, in rank order, and all get the pieces: as many bytes as in a ring.
         size = -(-len(own) // self.world_size)
         padded = nn.functional.pad(own, (0, self.world_size * size - len(own)))
         pieces = torch.empty_like(padded)

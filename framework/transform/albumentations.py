@@ -28,10 +28,9 @@ NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
 class Albumentations(AfterGeometry):
     """Albumentations' transforms after any geometry, which cuts and scales faster.
 
-    Steps of the ``pipeline`` are such as ``{name: HorizontalFlip, params: {p: 0.5}}``; OneOf and
-    the like have ``steps`` of their own. ``masks`` are label maps besides those that the data
-    declares: moved, but never blended or colored. With ``evaluation`` it runs outside training too,
-    where it changes every record alike.
+    OneOf and the like have ``steps`` of their own. ``masks`` are label maps besides those that the
+    data declares: moved, but never blended or colored. With ``evaluation`` it runs outside training
+    too, where it changes every record alike.
     """
 
     def __init__(
