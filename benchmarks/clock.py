@@ -35,7 +35,7 @@ NAMES = ("wait", "copy", "forward", "backward", "optimizer", "report")
 
 
 @final
-class SynchronizedClock:
+class SynchronizedClock(Clock):
     """A clock that waits for the device at every mark, too slow for real training.
 
     When a mark is taken, everything before it has ended.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -106,17 +106,19 @@ def on_any_rank(parallel: Parallel, flag: bool) -> bool:
     return bool(parallel.total(torch.tensor([flag], dtype=torch.float64)))
 
 
-class Precision(Protocol):
-    """How numbers are computed and stepped."""
+class Precision:
+    """How numbers are computed and stepped. These are the answers in float32."""
 
     @property
     def loss_scale(self) -> float:
         """The factor on the loss, and so on the gradients before ``step``. It may synchronize."""
-        ...
+        return 1.0
 
-    def autocast(self) -> AbstractContextManager[Any]: ...
+    def autocast(self) -> AbstractContextManager[Any]:
+        return NOTHING
 
-    def backward(self, loss: Tensor) -> None: ...
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
 
     def step(
         self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
@@ -125,8 +127,10 @@ class Precision(Protocol):
 
         They do not if a scaled gradient overflowed or, with ``skip_bad``, if one is not finite.
         """
-        ...
+        raise NotImplementedError
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the scale of ``state``, which is empty if it had none."""

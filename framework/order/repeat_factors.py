@@ -18,7 +18,7 @@ from framework.order.weighted import with_weights
 @final
 @dataclass(frozen=True)
 class RepeatFactorOrder:
-    """Repeats records with rare classes in training: an epoch has the sum of factors, rounded."""
+    """Repeats records with rare classes in training: as many as the factors' sum, rounded down."""
 
     field: str  # with each record's class, or a ragged one with its classes
     threshold: float  # classes that a smaller share of the records has are repeated

@@ -6,6 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from framework.contracts.parallel import Precision
 from framework.errors import ConfigError
 from framework.train.step import are_finite, clip, gradients
 
@@ -13,7 +14,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @final
-class AMP:
+class AMP(Precision):
     """Autocast to ``dtype``. The loss of fp16 is scaled so that small gradients do not vanish."""
 
     def __init__(self, dtype: str, *, device: torch.device) -> None:
@@ -64,7 +65,5 @@ class AMP:
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the scale of ``state``. One of a precision without a scale is empty."""
-        if not state:
-            return
-        self._scaler.load_state_dict(state)
+        if state:  # otherwise the scale begins as in a new run
+            self._scaler.load_state_dict(state)

@@ -1,18 +1,15 @@
 """Single precision; on CUDA, matrix products and convolutions may use TF32."""
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
+from typing import final
 
 import torch
-from torch import Tensor
 
+from framework.contracts.parallel import Precision
 from framework.train.step import are_finite, clip, gradients
-
-NOTHING = nullcontext()
 
 
 @final
-class FP32:
+class FP32(Precision):
     """Computation in float32.
 
     With ``tf32``, CUDA rounds the inputs of matrix products and convolutions to 10 mantissa bits.
@@ -26,14 +23,6 @@ class FP32:
         # cuDNN convolutions have a flag of their own, which is True by default.
         torch.backends.cudnn.allow_tf32 = tf32
 
-    loss_scale = 1.0
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        return NOTHING
-
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-
     def step(
         self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
     ) -> bool:
@@ -43,9 +32,3 @@ class FP32:
             clip(optimizer, clip_norm)
         optimizer.step()
         return True
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
