@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from framework.contracts.data import MicroBatch
+from framework.contracts.loader import Loader
 from framework.contracts.span import Span
 from framework.contracts.training import Outcome
 from framework.objective.classify import Classify
@@ -25,19 +26,14 @@ from framework.train.weights import Average
 CPU = torch.device("cpu")
 
 
-class FakeLoader:
+class FakeLoader(Loader):
     """Micro-batches cut from ``data`` by a real Order."""
-
-    notes = ()
 
     def __init__(self, data, batch_size, clock=None, device=CPU, **order):
         self.data, self.clock, self.device = data, clock, device
         self.order = Order(len(next(iter(data.values()))), batch_size, **order)
         self.num_steps, self.identity = self.order.num_steps, self.order.identity
         self.started, self.yielded, self.closed = [], 0, 0
-
-    def expect(self, epoch, start, steps):
-        pass
 
     def epoch(self, epoch, start=0):
         self.started.append((epoch, start))
@@ -52,9 +48,6 @@ class FakeLoader:
                 yield MicroBatch(batch, weight, last)
         finally:
             self.closed += 1
-
-    def close(self):
-        pass
 
 
 def span(*seconds):

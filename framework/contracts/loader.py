@@ -83,7 +83,7 @@ class Loader(Protocol):
     # What decides the records of each step. A resumed epoch must have the same.
     identity: dict[str, int]
     # What the user should know about this choice on this machine; printed once.
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def expect(self, epoch: int, start: int, steps: int) -> None:
         """Begin to read ``steps`` steps from ``start`` of an epoch on, those of next epochs too.
@@ -103,4 +103,5 @@ class Loader(Protocol):
         """Return the statistics since the last call, in the thread that takes the batches."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all reading, and close the source."""

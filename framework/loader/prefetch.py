@@ -11,7 +11,7 @@ import torch
 
 from framework.contracts.batch import move, pin
 from framework.contracts.data import MicroBatch, MicroBatches
-from framework.contracts.loader import LoaderContext, LoaderStats
+from framework.contracts.loader import Loader, LoaderContext, LoaderStats
 from framework.system.memory import use
 from framework.system.native import limit_threads, num_threads_beside
 from framework.system.stopping import remove_at_end, stop_at_end
@@ -234,7 +234,7 @@ class Ahead:
         return False
 
 
-class EpochLoader:
+class EpochLoader(Loader):
     """Base of the loaders, which reads host batches over the ends of epochs without a pause.
 
     ``expect`` begins to read, and ``epoch`` continues with these batches. Without ``expect``, each
@@ -246,7 +246,6 @@ class EpochLoader:
         self.pin = pin_memory and context.device.type == "cuda"
         self.num_steps = context.source.order.num_steps
         self.identity = context.source.order.identity
-        self.notes: tuple[str, ...] = ()
         self._opened: MicroBatches | Ahead | None = None
         self._expected = Steps(0, 0, 0)  # the steps that ``epoch`` begins to read
         self._next = Steps(0, 0, 0)  # the steps that the open batches still have

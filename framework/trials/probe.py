@@ -20,7 +20,7 @@ from framework.config.auto import AUTO
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import Batch, taken
 from framework.contracts.data import MicroBatch, MicroBatches
-from framework.contracts.loader import LoaderStats
+from framework.contracts.loader import Loader, LoaderStats
 from framework.data.source import WorkerSource
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.statistics import spread_share
@@ -307,7 +307,7 @@ class Probe:
 
 
 @final
-class Counted:
+class Counted(Loader):
     """The loader of a run, whose records are counted; or one device batch at every step."""
 
     def __init__(self, assembly: Assembly, batch: Batch | None = None) -> None:
@@ -323,9 +323,6 @@ class Counted:
         count = self._count
         self._count = 0
         return count
-
-    def expect(self, epoch: int, start: int, steps: int) -> None:
-        pass  # epochs are measured one by one
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         if self._batch is None:

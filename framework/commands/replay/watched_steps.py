@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from framework.contracts.batch import Batch, mapped, num_records, tensors
 from framework.contracts.data import MicroBatches
-from framework.contracts.loader import LoaderStats
+from framework.contracts.loader import Loader, LoaderStats
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, Outcome
 from framework.errors import words_of
@@ -51,7 +51,7 @@ class WatchedPass:
 
 
 @final
-class StepWatch:
+class StepWatch(Loader):
     """Facts of the steps from ``first`` to ``last``, while a Trainer takes them.
 
     It takes the place of the Trainer's loader. The passes and gradients of the step ``target`` are
@@ -100,9 +100,6 @@ class StepWatch:
         if not self._first <= number <= self._last:
             return None
         return self.facts.setdefault(number, StepFacts(number))
-
-    def expect(self, epoch: int, start: int, steps: int) -> None:
-        pass
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         """Note each pass. LastStepTaken if it belongs to a step that is not wanted."""
