@@ -139,10 +139,6 @@ class Occupancy:
         return (self.num_ready - num_ready) / (self.num_taken - num_taken)
 
 
-class _End(NamedTuple):
-    error: BaseException | None  # that ended the epoch
-
-
 @final
 class Ahead:
     """An iterator that a thread runs ahead of its consumer, by ``depth`` items.
@@ -161,7 +157,8 @@ class Ahead:
         # one thread alone writes each; the queue's own size would take its lock
         self._num_made = 0
         self._num_taken = 0
-        self._queue: Queue[MicroBatch | _End] = Queue(depth)
+        # an error, or None at the end of the epoch, comes last
+        self._queue: Queue[MicroBatch | BaseException | None] = Queue(depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
         self._thread.start()
@@ -184,10 +181,10 @@ class Ahead:
             # the producer may hold one more that does not fit
             num_ready = min(self._num_made - self._num_taken, self._depth)
             item = self._queue.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
+            if item is None:
                 return
+            if isinstance(item, BaseException):
+                raise item
             self._num_taken += 1
             self._occupancy.count(num_ready)
             yield item
@@ -222,9 +219,9 @@ class Ahead:
                     self._produce.close()
         except BaseException as raised:  # noqa: BLE001  # handed to the consumer, whatever it is
             error = raised
-        self._put(_End(error))
+        self._put(error)
 
-    def _put(self, item: MicroBatch | _End) -> bool:
+    def _put(self, item: MicroBatch | BaseException | None) -> bool:
         while not self._stop.is_set():
             try:
                 self._queue.put(item, timeout=POLL_S)

@@ -22,15 +22,12 @@ from tests.fakes import CPU
 from tests.parallel.launching import ROOT, launched, of_two_ranks
 from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net
 
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
 
 @pytest.fixture
 def alone(monkeypatch):
-    for name, value in {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }.items():
+    for name, value in ALONE.items():
         monkeypatch.setenv(name, value)
     start_ranks.meet.cache_clear()
     group = RankGroup("ddp", 10.0, False, torch.device("cpu"))
@@ -104,17 +101,8 @@ print("ended", flush=True)
 @pytest.mark.slow
 def test_a_replica_that_goes_after_its_group_does_not_wait_for_ever():
     """Without the group that is kept, one end in thirty hangs."""
-    environment = {
-        **os.environ,
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }
-    command = [sys.executable, "-c", MANY_ENDS]
-    facts = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=environment
-    )
+    command, own = [sys.executable, "-c", MANY_ENDS], {"cwd": ROOT, "env": {**os.environ, **ALONE}}
+    facts = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **own)
     assert "ended" in facts.stdout, facts.stderr
 
 

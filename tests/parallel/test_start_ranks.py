@@ -28,26 +28,27 @@ def _is_alive(pid):
     return stat.exists() and ") Z" not in stat.read_text()
 
 
+def started(program, folder, **options):
+    launch(2, "tests.parallel.rank_program", [program, str(folder)], ENVIRONMENT, **options)
+
+
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_the_launch_and_leaves_no_process_and_no_variable(tmp_path):
-    before = dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    def process():
+        return dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+
+    before = process()
     with pytest.raises(DistributedError, match=r"^error\[P102\]: rank 1: ended with exit code 7"):
-        launch(2, "tests.parallel.rank_program", ["fail", str(tmp_path)], ENVIRONMENT)
+        started("fail", tmp_path)
     pids = [int(path.read_text()) for path in tmp_path.glob("pid.*")]
     assert len(pids) == 2
     assert not any(map(_is_alive, pids))
-    assert (
-        dict(os.environ),
-        signal.getsignal(signal.SIGTERM),
-        signal.getsignal(signal.SIGINT),
-    ) == before
+    assert process() == before
 
 
 @pytest.mark.slow
 def test_ranks_start_again_as_often_as_is_said(tmp_path):
-    launch(
-        2, "tests.parallel.rank_program", ["stumble", str(tmp_path)], ENVIRONMENT, max_restarts=2
-    )
+    started("stumble", tmp_path, max_restarts=2)
     assert sorted(path.name for path in tmp_path.glob("start.*")) == [
         f"start.{rank}.{count}" for rank in range(2) for count in range(3)
     ]
@@ -56,13 +57,7 @@ def test_ranks_start_again_as_often_as_is_said(tmp_path):
 @pytest.mark.slow
 def test_ranks_that_fail_once_too_often_are_given_up(tmp_path):
     with pytest.raises(DistributedError, match=r"^error\[P102\]: rank 1: ended with exit code 7"):
-        launch(
-            2,
-            "tests.parallel.rank_program",
-            ["stumble", str(tmp_path)],
-            ENVIRONMENT,
-            max_restarts=1,
-        )
+        started("stumble", tmp_path, max_restarts=1)
 
 
 @pytest.mark.parametrize(
