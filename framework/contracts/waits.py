@@ -114,9 +114,8 @@ def slow_block(slow: SlowRecords | None, waits: Waits) -> dict[str, Any]:
     num_others = waits.num_batches - waits.num_slow
     other_s = (waits.wait_s - waits.slow_wait_s) / max(1, num_others)
     usual_s = (slow.read_s - slow.slow_s) / max(1, slow.num_records - slow.num_slow)
-    saved_s = min(
-        waits.slow_wait_s - other_s * waits.num_slow, slow.slow_s - usual_s * slow.num_slow
-    )
+    saved_s = waits.slow_wait_s - other_s * waits.num_slow
+    saved_s = min(saved_s, slow.slow_s - usual_s * slow.num_slow)
     return {
         **asdict(slow),
         "records": [record._asdict() for record in slow.records],

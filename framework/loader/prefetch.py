@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from queue import Empty, Full, Queue
 from typing import NamedTuple, final
@@ -64,9 +64,7 @@ def host_batches(
             yield micro
 
 
-def copied(
-    batches: Iterable[MicroBatch], context: LoaderContext, epoch: int, number: int
-) -> MicroBatches:
+def copied(batches: MicroBatches, context: LoaderContext, epoch: int, number: int) -> MicroBatches:
     """Copy host batches to the device and augment them there, in line with the step.
 
     ``number`` is that of the first batch, as in ``Waits.begin``.

@@ -41,9 +41,7 @@ class BucketOrder:
         return replace(order, cuts=cut(lengths, size, self.max_values, self.width, order.last))
 
 
-def cut(
-    lengths: Tensor, batch_size: int, max_values: int | None, width: float, last: str
-) -> Buckets:
+def cut(lengths: Tensor, most: int, max_values: int | None, width: float, last: str) -> Buckets:
     """Cut records of these ``lengths`` (int64 [N]) into buckets. ``BucketOrder`` says how."""
     records = torch.argsort(lengths, descending=True, stable=True)
     falling = -lengths[records]
@@ -53,9 +51,9 @@ def cut(
     while starts[-1] < len(records):
         start = starts[-1]
         longest = max(1, -int(falling[start]))
-        size = batch_size
+        size = most
         if max_values is not None:
-            size = max(1, min(batch_size, max_values // longest))
+            size = max(1, min(most, max_values // longest))
         shortest = math.ceil(longest * (1 - width))
         stop = int(torch.searchsorted(falling, -shortest, right=True))
         if stop < len(records):  # whole batches, at least one of them

@@ -16,17 +16,12 @@ BLOCK = 256  # numbers that one program of the kernel makes
 
 
 def launch(
-    indices: Tensor,
-    key: int,
-    first_key: int,
-    alternating: Sequence[int],
-    is_mirrored: bool,
-    out: Tensor,
+    indices: Tensor, key: int, first: int, alternating: Sequence[int], mirrored: bool, out: Tensor
 ) -> None:
     """Write the numbers of records (int64 [B]) to ``out``, float32 [B, num_draws].
 
-    Both are contiguous. The columns in ``alternating`` come from epoch 0, which has ``first_key``,
-    and are 1 - 2**-24 - d in place of d if ``is_mirrored``.
+    Both are contiguous. The columns in ``alternating`` come from epoch 0, whose key is ``first``,
+    and are 1 - 2**-24 - d in place of d if ``mirrored``.
     """
     count = out.numel()
     make_draws[(-(-count // BLOCK),)](
@@ -34,8 +29,8 @@ def launch(
         out,
         count,
         key,
-        first_key,
-        int(is_mirrored),
+        first,
+        int(mirrored),
         NUM_DRAWS=out.shape[1],
         ALTERNATING=sum(1 << column for column in alternating),
         BLOCK=BLOCK,

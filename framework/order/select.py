@@ -143,9 +143,7 @@ def _folds_of_groups(groups: Tensor, labels: Tensor, count: int) -> Tensor:
     fold_of_group = torch.empty(len(cells), dtype=torch.int64)
     for group in places:
         cell = cells[group]
-        shares: dict[int | None, int] = {
-            label: number * WHOLE // sizes[label] for label, number in cell.items()
-        }
+        shares: dict[int | None, int] = {key: n * WHOLE // sizes[key] for key, n in cell.items()}
         shares[ALL] = sum(cell.values()) * WHOLE // len(labels)
         costs = [sum(fold[label] * share for label, share in shares.items()) for fold in taken]
         best = costs.index(min(costs))
@@ -155,17 +153,15 @@ def _folds_of_groups(groups: Tensor, labels: Tensor, count: int) -> Tensor:
     return fold_of_group[groups]
 
 
-def truths(
-    text: str, facts: AnswersNames, count: int, words: ExpressionWords = SELECT
-) -> np.ndarray:
-    """Return which of ``count`` things fulfil an expression: bool [count]. ConfigError C204."""
+def truths(text: str, facts: AnswersNames, num: int, words: ExpressionWords = SELECT) -> np.ndarray:
+    """Return which of ``num`` things fulfil an expression: bool [num]. ConfigError C204."""
     expression = _Expression(text, facts, words)
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise expression.error("cannot be read as an expression") from error
     mask: np.ndarray = expression.truth(tree.body)
-    if mask.shape != (count,):
+    if mask.shape != (num,):
         raise expression.error(f"compares no field of the {words.thing}s")
     return mask
 

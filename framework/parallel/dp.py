@@ -16,9 +16,7 @@ from framework.contracts.parallel import Parallel
 class _Replicas(nn.DataParallel[nn.Module]):
     """Replicas in the autocast type of the caller: torch tells threads only that there is one."""
 
-    def parallel_apply(
-        self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any
-    ) -> list[Any]:
+    def parallel_apply(self, replicas: Sequence[nn.Module], inputs: Any, kwargs: Any) -> list[Any]:
         if torch.is_autocast_enabled("cuda"):
             dtype = torch.get_autocast_dtype("cuda")
             replicas = [torch.autocast("cuda", dtype)(replica) for replica in replicas]  # pyright: ignore[reportAssignmentType]

@@ -35,8 +35,8 @@ SAVE_S = 3600.0  # how long rank 0 may save while the others wait
 class RankGroup(Parallel):
     """One of ``world_size`` ranks.
 
-    ``choice`` is named in errors. The rank waits ``timeout_s`` for the others. If ``device`` is a
-    GPU, it takes its own. Without ``sync_batch_norm`` results depend on the number of ranks.
+    ``name`` is that of the choice. The rank waits ``timeout_s`` for the others. If ``device`` is a
+    GPU, it takes its own. Without ``sync_norm`` results depend on the number of ranks.
 
     ConfigError C109 if no launcher has started ranks, C145 if the host has too few GPUs;
     DistributedError P101 if the ranks cannot meet.
@@ -44,10 +44,8 @@ class RankGroup(Parallel):
 
     graph_refusal: str | None = "a step of several replicas is not captured"
 
-    def __init__(
-        self, choice: str, timeout_s: float, sync_batch_norm: bool, device: torch.device
-    ) -> None:
-        where = f"parallel = {choice}"
+    def __init__(self, name: str, timeout_s: float, sync_norm: bool, device: torch.device) -> None:
+        where = f"parallel = {name}"
         if not under_launcher():
             what = "this process is not one of several ranks"
             raise ConfigError(109, where, what, "start with 'paceline train' or torchrun")
@@ -88,7 +86,7 @@ class RankGroup(Parallel):
             what = f"the ranks could not meet ({error})"
             fix = "look at MASTER_ADDR and MASTER_PORT"
             raise DistributedError(101, where, what, fix) from error
-        self.sync_batch_norm = sync_batch_norm
+        self.sync_batch_norm = sync_norm
         self._steps_left = self._every_steps = 1
         self._agreed_at = time.monotonic()
         self._flags: list[bool] = []

@@ -341,8 +341,6 @@ class _Ranks:
         return self.seen and not self._living()
 
     def _living(self) -> list[int]:
-        return [
-            pid
-            for pid in stopping.children_of(os.getpid())
-            if self.module.encode() in stopping.command_of(pid)
-        ]
+        module = self.module.encode()
+        children = stopping.children_of(os.getpid())
+        return [pid for pid in children if module in stopping.command_of(pid)]

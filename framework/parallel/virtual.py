@@ -104,7 +104,7 @@ class VirtualParallel(RankGroup):
     def _exchanged(self, own: Tensor) -> Tensor:
         if self.world_size == 1:
             return own
-        # Each rank adds one piece, in rank order, and all get the pieces: as many bytes as in a ring.
+        # Each rank adds a piece in rank order, and all get the pieces: as many bytes as in a ring.
         size = -(-len(own) // self.world_size)
         padded = nn.functional.pad(own, (0, self.world_size * size - len(own)))
         pieces = torch.empty_like(padded)

@@ -85,9 +85,8 @@ class Pipeline:
             library = _import()
             first = [field for field in fields if field not in self.masks][:1]
             names = {field: f"field{number}" for number, field in enumerate(fields)}
-            kinds = {
-                names[f]: "mask" if f in self.masks else "image" for f in fields if f not in first
-            }
+            others = [field for field in fields if field not in first]
+            kinds = {names[field]: "mask" if field in self.masks else "image" for field in others}
             names |= dict.fromkeys(first, "image")  # for which the library asks
             steps = _make_all(library, self.steps, "transform.pipeline")
             known[fields] = names, library.Compose(steps, additional_targets=kinds)

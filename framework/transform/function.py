@@ -45,9 +45,7 @@ class Change:
 
     takes_arrays = True
 
-    def __init__(
-        self, function: Callable[[Images, np.random.Generator], Images], evaluation: bool
-    ) -> None:
+    def __init__(self, function: Callable[..., Images], evaluation: bool) -> None:
         self.evaluation = evaluation
         self.function = inner = function
         if isinstance(function, partial):
@@ -121,7 +119,5 @@ class FunctionTransform(AfterGeometry):
     With ``evaluation`` it runs outside training too, with the same generator for each record.
     """
 
-    def __init__(
-        self, function: Callable[..., Images], geometry: Transform, evaluation: bool
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], geometry: Transform, evaluation: bool) -> None:
         super().__init__(geometry, Change(function, evaluation))

@@ -34,14 +34,12 @@ class ShiftFlip:
         rng = np.random.default_rng(seed)
         top, left = rng.integers(0, 2 * self.padding + 1, 2).tolist()
         step = -1 if rng.random() < self.flip else 1
-        side = self.padding
+        pad = self.padding
         results: Images = {}
         for name, image in images.items():
             height, width, channels = image.shape
             fill = IGNORE if name in self.labels else 0
-            wide = cv2.copyMakeBorder(
-                image, side, side, side, side, cv2.BORDER_CONSTANT, value=fill
-            )
+            wide = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_CONSTANT, value=fill)
             wide = wide.reshape(*wide.shape[:2], channels)
             window = wide[top : top + height, left : left + width][:, ::step]
             results[name] = np.ascontiguousarray(window)

@@ -53,20 +53,8 @@ RAGGED_FIELDS = {
     "signal": Field("int16", (None, 2)),
 }
 STORES = (
-    "hdf5_ragged",
-    "lmdb_ragged",
-    "shards_ragged",
-    "hdf5",
-    "lmdb",
-    "hdf5_images",
-    "lmdb_images",
-    "hdf5_maps",
-    "lmdb_maps",
-    "shards_maps",
-    "folder",
-    "tar",
-    "parquet",
-    "tar_ragged",
+    *("hdf5_ragged", "lmdb_ragged", "shards_ragged", "hdf5", "lmdb", "hdf5_images", "lmdb_images"),
+    *("hdf5_maps", "lmdb_maps", "shards_maps", "folder", "tar", "parquet", "tar_ragged"),
     "parquet_ragged",
 )
 RAGGED_KINDS = {"boxes": "boxes", "points": "points", "signal": "ragged"}
@@ -104,9 +92,8 @@ KINDS_AND_WAYS = [(kind, *way) for kind in SOURCES for way in TAKEN.get(kind, WA
 def pixels(seed: int, height: int = 16, width: int = 12, channels: int = 3) -> np.ndarray:
     """Return a smooth picture, uint8 [height, width, channels]."""
     coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, channels), np.uint8)
-    return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR).reshape(
-        height, width, channels
-    )
+    smooth = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)
+    return smooth.reshape(height, width, channels)
 
 
 def jpeg(seed: int, height: int = 16, width: int = 12) -> bytes:
@@ -132,10 +119,8 @@ def map_records(count: int, encoded: bool) -> dict:
         for n, values in enumerate(maps)
     ]
     if encoded:
-        images, maps = (
-            [encode_png(image) for image in images],
-            [encode_png(values) for values in maps],
-        )
+        images = [encode_png(image) for image in images]
+        maps = [encode_png(values) for values in maps]
         return {"image": images, "label": np.arange(count) % 3, "mask": maps}
     return {"image": np.stack(images), "label": np.arange(count) % 3, "mask": np.stack(maps)}
 
@@ -371,9 +356,7 @@ def micros(source, epoch: int = 0, start: int = 0) -> list:
 
 def shares(order, epoch: int = 0, start: int = 0) -> list:
     """Return what the order says of an epoch, as lists."""
-    return [
-        (share.indices.tolist(), share.weight, share.last) for share in order.shares(epoch, start)
-    ]
+    return [(own.indices.tolist(), own.weight, own.last) for own in order.shares(epoch, start)]
 
 
 def child_read(stores: list, sender) -> None:

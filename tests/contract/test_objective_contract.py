@@ -116,9 +116,7 @@ def test_a_batch_is_worth_its_parts(objective, batch):
     for cut in (1, 4):
         spans = ((0, cut), (cut, 8))
         parts = [objective(net, part(batch, *span)) for span in spans]
-        counts = [
-            counted(result, part(batch, *span)) for result, span in zip(parts, spans, strict=True)
-        ]
+        counts = [counted(own, part(batch, *span)) for own, span in zip(parts, spans, strict=True)]
         loss = weighed([result.loss for result in parts], counts)
         assert whole.loss.item() == pytest.approx(loss, rel=1e-5)
         for name, value in whole.sums.items():

@@ -27,9 +27,7 @@ def test_ranks_are_numbered_from_0_and_know_their_number_device_and_notes(ranks)
     assert of_each(ranks, "rank") == list(range(len(ranks)))
     assert set(of_each(ranks, "world_size")) == {len(ranks)}
     assert set(of_each(ranks, "device")) == {"cpu"}
-    assert all(
-        isinstance(note, str) and note for notes in of_each(ranks, "notes") for note in notes
-    )
+    assert all(isinstance(n, str) and n for notes in of_each(ranks, "notes") for n in notes)
 
 
 def test_the_user_s_model_is_inside_and_computes_the_same(ranks):
@@ -45,9 +43,7 @@ def test_replicas_start_and_end_the_same(ranks):
 
 
 def test_gradients_are_a_rank_s_own_until_the_last_pass_makes_them_the_mean(ranks):
-    passes = [
-        [own_gradient(rank, number) for number in range(PASSES)] for rank in range(len(ranks))
-    ]
+    passes = [[own_gradient(rank, n) for n in range(PASSES)] for rank in range(len(ranks))]
     for own, gradients in zip(passes, of_each(ranks, "gradients"), strict=True):
         assert gradients[:-1] == torch.tensor(own).cumsum(0)[:-1].tolist()
         assert gradients[-1] == torch.tensor(passes).sum(1).mean(0).tolist()

@@ -15,7 +15,7 @@ from tests.contract.cases import make_source
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"),
 ]
 
 

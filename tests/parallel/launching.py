@@ -18,7 +18,7 @@ def launched(program, folder, count=2):
 
 
 def of_two_ranks(program, tmp_path_factory):
-    """Return what each of two ranks found in a program of ``SHARING``.
+    """Return what each of two ranks found in a program of ``ALL``.
 
     The ranks run all of these programs. They start once for all tests of a session, since the
     processes of xdist share the folder.

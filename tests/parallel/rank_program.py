@@ -45,9 +45,7 @@ torch.set_num_threads(1)
 
 
 def parallel(sync_batch_norm=False):
-    return DistributedParallel(
-        num_processes=2, sync_batch_norm=sync_batch_norm, timeout_s=60.0, device=CPU
-    )
+    return DistributedParallel(2, sync_batch_norm, timeout_s=60.0, device=CPU)
 
 
 def flat(tensors):
@@ -112,9 +110,7 @@ def thaw(_):
     inputs = torch.randn(2, 5, 3)  # rank
     for _ in range(2):
         model(inputs[RANK]).square().mean().backward()
-        facts.append(
-            [None if item.grad is None else flat([item.grad]) for item in inside.parameters()]
-        )
+        facts.append([None if p.grad is None else flat([p.grad]) for p in inside.parameters()])
         model.zero_grad(set_to_none=True)
         inside[0].requires_grad_(True)
         model = ranks.rewrap(model)
@@ -340,9 +336,7 @@ def sharded(_):
     The facts also say how much of the model this rank keeps, and whether a state that was gathered,
     sharded and gathered again is the same.
     """
-    ranks = ShardedParallel(
-        2, sync_batch_norm=False, timeout_s=60.0, unit_parameters=100, device=CPU
-    )
+    ranks = ShardedParallel(2, False, timeout_s=60.0, unit_parameters=100, device=CPU)
     torch.manual_seed(0)
     expected = flat(Blocks().parameters())
     torch.manual_seed(RANK)
@@ -475,9 +469,7 @@ def virtual(_):
     except ValueError:
         pass
     facts["after_failure"], _ = take_step(ranks, model, inputs)
-    facts["refused"] = [
-        refused(ranks, model, forward) for forward in (renormalize, register, reshape)
-    ]
+    facts["refused"] = [refused(ranks, model, each) for each in (renormalize, register, reshape)]
     try:
         ranks.wrap(nn.SyncBatchNorm(2))
     except ConfigError as error:
@@ -701,23 +693,11 @@ def counted_by_three(_):
 
 
 # programs that leave their process as it was, and so share it; ranks share texts before a group
-SHARING = (
-    talk,
-    contract,
-    options,
-    thaw,
-    unused,
-    batch_norm,
-    watch,
-    sharded,
-    virtual,
-    counted,
-    owned,
-)
+ALL = (talk, contract, options, thaw, unused, batch_norm, watch, sharded, virtual, counted, owned)
 
 
 def run_all(folder):
-    return {program.__name__: program(folder) for program in SHARING}
+    return {program.__name__: program(folder) for program in ALL}
 
 
 ALONE = (counted_by_three, watch, fail, save_slowly, hang_in_a_save, stumble, wait)

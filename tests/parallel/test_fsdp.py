@@ -53,9 +53,8 @@ def train(*words, run_dir):
 def test_it_learns_what_ddp_does_and_its_states_are_everybody_s():
     units = "parallel.unit_parameters=500"
     expected = train(*COMMON, "parallel=ddp", run_dir="ddp")
-    assert train(*COMMON, "parallel=fsdp", units, run_dir="fsdp") == pytest.approx(
-        expected, rel=1e-5
-    )
+    learned = train(*COMMON, "parallel=fsdp", units, run_dir="fsdp")
+    assert learned == pytest.approx(expected, rel=1e-5)
     states = [read_state(newest_path(Path(name))) for name in ("ddp", "fsdp")]
     for part in ("model", "average"):
         assert states[0][part].keys() == states[1][part].keys()

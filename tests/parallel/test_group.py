@@ -163,8 +163,7 @@ def test_a_model_in_double_precision_keeps_it(ranks, first):
 
 def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():
     inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    model = synchronized(
-        nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3)), CPU, Exchange()
-    )
-    kinds = [type(module) for module in (*inner, model[1], model[2])]
+    net = nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3))
+    net = synchronized(net, CPU, Exchange())
+    kinds = [type(module) for module in (*inner, net[1], net[2])]
     assert kinds == [nn.Linear, HostSyncBatchNorm, HostSyncBatchNorm, nn.GroupNorm]

@@ -27,11 +27,8 @@ COMMON = [
 def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
     torch.manual_seed(count)
     values = [torch.randn(5) * 10.0 ** (number % 7) for number in range(count)]
-    fitting = [
-        n
-        for n in range(1, count + 1)
-        if count % n == 0 and (n == 1 or (count // n).bit_count() == 1)
-    ]
+    divisors = [n for n in range(1, count + 1) if count % n == 0]
+    fitting = [n for n in divisors if n == 1 or (count // n).bit_count() == 1]
     groups = data.draw(st.sampled_from(fitting))
     each = count // groups
     whole = PairwiseSum(entry.clone() for entry in values).total()
@@ -121,9 +118,8 @@ def facts(run_dir):
     Learned are the weights, their average, the moments and the loss's scale.
     """
     state = read_state(newest_path(Path(run_dir)))
-    learned = {
-        part: state[part] for part in ("model", "average", "optimizer", "precision", "progress")
-    }
+    parts = ("model", "average", "optimizer", "precision", "progress")
+    learned = {part: state[part] for part in parts}
     return (
         losses(Path(run_dir)),
         losses(Path(run_dir), "val"),
@@ -159,17 +155,8 @@ def test_any_number_of_processes_learns_the_same_bits(words, counts):
 def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_been(
     tmp_path,
 ):
-    chips = [
-        *(
-            *EXAMPLES,
-            "recipes=chips",
-            "model.image_size=32",
-            "batch_size=16",
-            "epochs=3",
-            "report_every=1",
-        ),
-        "sink=[jsonl]",
-    ]
+    chips = [*EXAMPLES, "recipes=chips", "model.image_size=32", "batch_size=16", "epochs=3"]
+    chips += ["report_every=1", "sink=[jsonl]"]
     chips += [
         f"prepare.{split}.input.{key}"
         for split in ("train", "val")
@@ -179,13 +166,8 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
     train("whole", *chips, "parallel.num_processes=2")
     train("parts", *chips, "parallel.num_processes=4", "max_steps=5")
     for count, steps in ((1, 7), (2, 12)):
-        done = paceline(
-            "train",
-            "resume=parts",
-            EXAMPLES[-1],
-            f"parallel.num_processes={count}",
-            f"max_steps={steps}",
-        )
+        words = [f"parallel.num_processes={count}", f"max_steps={steps}"]
+        done = paceline("train", "resume=parts", EXAMPLES[-1], *words)
         assert done.code == 0, done.err
     (parts, _, learned), (whole, _, expected) = facts("parts"), facts("whole")
     assert parts == whole
