@@ -147,10 +147,9 @@ def hung_rank(error: BaseException, rank: int, timeout_s: float) -> HungRankErro
     waited = {rank: _line(lines)}  # where each other rank waited
     host = _peers[rank].host
     others = {n: peer for n, peer in enumerate(_peers) if peer.host == host and n != rank}
+    gave_up = bytes([TIMED_OUT])
     end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        if all(not (own := peer.notes()) or own[0] >= TIMED_OUT for peer in others.values()):
-            break
+    while time.monotonic() < end and any(b"" < p.notes()[:1] < gave_up for p in others.values()):
         time.sleep(LOOK_S)
     before = {n: notes for n, peer in others.items() if (notes := peer.notes())}
     living = dict(before)
@@ -209,9 +208,7 @@ def end_useless() -> None:
     others = [peer for peer in _peers if peer.host == host and peer.pid != mine]
     giving_up = (bytes([TIMED_OUT]), bytes([CUT_OFF]))
     end = time.monotonic() + PATIENCE_S
-    while _useless and time.monotonic() < end:
-        if not any(peer.notes()[:1] in giving_up for peer in others):
-            break
+    while _useless and time.monotonic() < end and any(p.notes()[:1] in giving_up for p in others):
         time.sleep(LOOK_S)
     for peer in _useless:
         peer.signal(signal.SIGKILL)
