@@ -29,8 +29,7 @@ class LabelRange(NamedTuple):
 class KnowsLabelRange(Protocol):
     """A capability of an objective: it says which labels it takes."""
 
-    # The labels, known after the first call. None: any, or it cannot be known.
-    label_range: LabelRange | None
+    label_range: LabelRange | None  # known after the first call; None: any, or it is not known
 
 
 def class_labels(target: Tensor, num_dims: int) -> Tensor:

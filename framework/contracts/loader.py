@@ -80,10 +80,8 @@ class Loader(Protocol):
     """
 
     num_steps: int  # optimizer steps per epoch
-    # What decides the records of each step. A resumed epoch must have the same.
-    identity: dict[str, int]
-    # What the user should know about this choice on this machine; printed once.
-    notes: tuple[str, ...] = ()
+    identity: dict[str, int]  # decides the records of each step; a resumed epoch has the same
+    notes: tuple[str, ...] = ()  # what the user should know about it here; printed once
 
     def expect(self, epoch: int, start: int, steps: int) -> None:
         """Begin to read ``steps`` steps from ``start`` of an epoch on, those of next epochs too.

@@ -125,11 +125,8 @@ class Manifest:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # how it was packed
     digest: str = ""
     shards: Sequence[Shard] = ()  # files of a store that is a directory, in the records' order
-    statistics: Mapping[str, ChannelStatistics] = field(  # by field
-        default_factory=dict[str, ChannelStatistics]
-    )
-    # The key of record i is the number first_key + i, and no keys are stored; None: they are.
-    first_key: int | None = None
+    statistics: Mapping[str, ChannelStatistics] = field(default_factory=dict[str, Any])  # by field
+    first_key: int | None = None  # the keys are the numbers from it on; None: they are stored
     schema: int = SCHEMA
 
     @property

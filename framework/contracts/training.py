@@ -99,15 +99,12 @@ class Report:
     ready: float | None = None  # batches that were ready when one was requested
     skipped: int = 0  # steps of the run so far that left the weights unchanged
     usage: Mapping[str, float] = field(default_factory=dict[str, float])  # of the machine
-    # Shares (0 to 1) of what this rank's batches held, such as ``padding``.
-    content: Mapping[str, float] = field(default_factory=dict[str, float])
-    # What ``slow_block`` returns about this rank, at the end of an epoch.
-    slow_records: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    content: Mapping[str, float] = field(default_factory=dict[str, float])  # shares of batches
+    slow_records: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as ``slow_block``
     # With ``workers.num=auto``: the present number of workers and how far they read ahead, and the
     # ``decisions`` since the last line.
     tuning: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    # Metrics that are arrays, such as a confusion matrix: host tensors.
-    arrays: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    arrays: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # metrics, on the host
     ranks: RankReport | None = None  # what all ranks measured; None if there is one
 
 
@@ -181,8 +178,7 @@ class RunContext:
     total_steps: int
     epochs: int
     start_step: int = 0  # of a resumed run, which replaces what was logged after this step
-    # A batch to look at: its label maps are colored, with one color per class.
-    sample: Batch = field(default_factory=dict[str, Tensor])
+    sample: Batch = field(default_factory=dict[str, Tensor])  # its label maps have colors
     say: Callable[[str], None] = say  # prints a note or a warning, from any thread
     has_ended: Callable[[], bool] = lambda: False  # whether a watcher has ended the run early
 
