@@ -552,20 +552,16 @@ def metrics_of_ranks(ranks):
 
     The last of three batches of four has two records, too few for three ranks.
     """
-    from torchmetrics.classification import (
-        MulticlassAUROC,
-        MulticlassConfusionMatrix,
-        MulticlassF1Score,
-    )
+    from torchmetrics import classification as kinds
 
     from framework.train.torch_metrics import TorchMetrics
 
     share = {"rank": RANK, "world_size": ranks.world_size}
     loader = FakeLoader(logits_and_classes(), 4, **share)
     named = {
-        "macro_f1": MulticlassF1Score(3, average="macro"),
-        "auroc": MulticlassAUROC(3),
-        "confusion": MulticlassConfusionMatrix(3),
+        "macro_f1": kinds.MulticlassF1Score(3, average="macro"),
+        "auroc": kinds.MulticlassAUROC(3),
+        "confusion": kinds.MulticlassConfusionMatrix(3),
     }
     parts = FP32(False, device=CPU), FakeClock(), ranks, TorchMetrics(named, ranks)
     results = evaluate(nn.Identity(), loader.epoch(0), with_confusion, *parts)

@@ -40,12 +40,8 @@ def test_a_process_that_is_no_rank_learns_how_to_start_some(monkeypatch):
 
 
 def test_ranks_that_cannot_meet_say_so(monkeypatch):
-    for name, value in {
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "no number",
-    }.items():
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "x"}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(
         DistributedError, match=r"^error\[P101\]: parallel = ddp: the ranks could not meet"

@@ -120,11 +120,8 @@ def facts(run_dir):
     state = read_state(newest_path(Path(run_dir)))
     parts = ("model", "average", "optimizer", "precision", "progress")
     learned = {part: state[part] for part in parts}
-    return (
-        losses(Path(run_dir)),
-        losses(Path(run_dir), "val"),
-        json.dumps(learned, default=lambda value: value.tolist()),
-    )
+    text = json.dumps(learned, default=lambda value: value.tolist())
+    return losses(Path(run_dir)), losses(Path(run_dir), "val"), text
 
 
 FUSED = [
@@ -157,11 +154,8 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
 ):
     chips = [*EXAMPLES, "recipes=chips", "model.image_size=32", "batch_size=16", "epochs=3"]
     chips += ["report_every=1", "sink=[jsonl]"]
-    chips += [
-        f"prepare.{split}.input.{key}"
-        for split in ("train", "val")
-        for key in ("items=56", "call.size=40")
-    ]
+    for split in ("train", "val"):
+        chips += [f"prepare.{split}.input.{key}" for key in ("items=56", "call.size=40")]
     chips += ["parallel=virtual", f"dataset={tmp_path}/chips"]
     train("whole", *chips, "parallel.num_processes=2")
     train("parts", *chips, "parallel.num_processes=4", "max_steps=5")
