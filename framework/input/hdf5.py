@@ -15,13 +15,11 @@ from framework.input import rows as of_rows
 from framework.input.rows import Row, RowInput
 from framework.media.header import is_image
 from framework.media.sound_video import is_sound
-from framework.store import foreign as labels
+from framework.store import foreign
 from framework.store.files import named_files
-from framework.store.foreign import RAGGED, fields_word, native, text_of
 from framework.store.hdf5_store import Dataset, ForeignHDF5, is_column, suggested_fields
 
 WILD = "*"
-BLOCK = 1 << 16  # labels that are read at once
 
 
 class _Node(NamedTuple):
@@ -29,10 +27,7 @@ class _Node(NamedTuple):
 
     file: ForeignHDF5
     name: str
-
-    @property
-    def dataset(self) -> Dataset:
-        return self.file.datasets[self.name]
+    dataset: Dataset
 
 
 class _Table(NamedTuple):
@@ -60,7 +55,7 @@ class HDF5Input(RowInput):
         classes: Sequence[str] | None = None,
     ) -> None:
         self.paths = [path] if isinstance(path, str) else list(map(str, path))
-        self.where = ", ".join(self.paths)  # what an error about all files calls them
+        self.path = ", ".join(self.paths)
         self.classes, self.given = classes, fields
         if fields is not None:
             self.given = of_rows.text_by_field("fields", fields, '{audio: "*/*"}')
@@ -88,10 +83,10 @@ class HDF5Input(RowInput):
         """Which fields were chosen and which data sets left out, if the user did not say."""
         if self.given is not None:
             wild = any(WILD in name for name in self.fields.values())
-            return (f"{self.where}: {self._not_read[2:]}",) if wild and self._not_read else ()
+            return (f"{self.path}: {self._not_read[2:]}",) if wild and self._not_read else ()
         known = {node.name for nodes in self.table.columns.values() for node in nodes}
         names = dict.fromkeys(name for file in self.files for name in file.datasets)
-        note = f"records are taken to be '{fields_word(self.fields)}'"
+        note = f"records are taken to be '{foreign.fields_word(self.fields)}'"
         if left := [name for name in names if name not in known]:
             note += f"; left out: {listed(left)}"
         return (note + self._not_read,)
@@ -99,9 +94,8 @@ class HDF5Input(RowInput):
     @cached_property
     def _not_read(self) -> str:
         """What is not read for safety, for a message; "" for nothing."""
-        left = [
-            f"{name} ({why})" for file in self.files for name, why in file.listing.outside.items()
-        ]
+        outside = [item for file in self.files for item in file.listing.outside.items()]
+        left = [f"{name} ({why})" for name, why in outside]
         return f"; not read: {listed(left)}" if left else ""
 
     @cached_property
@@ -119,59 +113,48 @@ class HDF5Input(RowInput):
             if not keys:
                 some = listed(self.files[0].listing.names[:10])
                 what = f"no data set is as input.fields says; the first names: {some}"
-                raise DataError(110, self.where, what + self._not_read, "correct input.fields")
+                raise DataError(110, self.path, what + self._not_read, "correct input.fields")
             return _Table(columns, keys, list(range(len(keys) + 1)))
         starts = [0]
         for file in self.files:
+            arrays = {name: own for name, own in file.datasets.items() if is_column(own)}
             lengths: dict[str, int] = {}
             for field, given in self.fields.items():
-                node = _Node(file, given.strip("/"))
-                if node.name not in file.datasets or not is_column(node.dataset):
-                    names = [name for name, own in file.datasets.items() if is_column(own)]
-                    what = f"has no array {node.name}, but {listed(names) or 'none'}"
+                name = given.strip("/")
+                if name not in arrays:
+                    what = f"has no array {name}, but {listed(list(arrays)) or 'none'}"
                     raise DataError(112, file.path, what + self._not_read, "correct input.fields")
-                columns[field].append(node)
-                lengths[field] = node.dataset.shape[0]
-                alike = [
-                    f"{own.dataset.kind} {own.dataset.dtype} {own.dataset.shape[1:]}"
-                    for own in (columns[field][0], node)
-                ]
-                if alike[0] != alike[1]:
-                    first = columns[field][0].file.path
-                    what = f"{field} is {' and '.join(sorted(alike))} in {first} and here"
+                columns[field].append(_Node(file, name, arrays[name]))
+                lengths[field] = arrays[name].shape[0]
+                first = columns[field][0]
+                mine, theirs = (
+                    f"{own.kind} {own.dtype} {own.shape[1:]}"
+                    for own in (arrays[name], first.dataset)
+                )
+                if mine != theirs:
+                    what = f"{field} is {theirs} in {first.file.path} and {mine} here"
                     raise DataError(167, file.path, what, "pack them one by one")
             starts.append(starts[-1] + of_rows.check_same_length(file.path, lengths))
         return _Table(columns, None, starts)
 
     def described(self) -> Manifest:
-        classes = labels.check_classes((), self.classes, self.where)
-        if self.labels is not None:
-            classes = self.labels[1]
-        return Manifest(self.table.starts[-1], {}, classes, source=f"hdf5 {self.where}")
+        num_records, classes = self.table.starts[-1], self.labels[1]
+        return Manifest(num_records, {}, classes, source=f"hdf5 {self.path}")
 
     @cached_property
-    def labels(self) -> tuple[np.ndarray | None, list[str]] | None:
-        """The label of each record if they are texts, and the classes.
-
-        None if the field ``label`` numbers no class.
-        """
-        if LABEL not in self.fields or LABEL in self.kinds:
-            return None
-        first = _first(self._own_values(LABEL, 0, 1))
-        every = range(self.table.starts[-1])
-        blocks = (
-            self._own_values(LABEL, block.start, block.stop)
-            for block in (every[start : start + BLOCK] for start in every[::BLOCK])
-        )
-        if isinstance(first, str):
-            texts = [text for block in blocks for text in block]
-            numbers, classes = labels.label_column(texts, self.classes, self.where, self.name)
-            return np.array(numbers, np.int64), classes
-        if isinstance(first, np.ndarray) and is_class_number(first.dtype.kind, first.shape):
-            largest = of_rows.largest_label(map(np.asarray, blocks))
-            if largest >= 0:
-                return None, labels.numbered_classes(largest, self.classes, self.where)
-        return None
+    def labels(self) -> tuple[np.ndarray | None, list[str]]:
+        """The label of each record if they are texts, and the classes."""
+        largest = -1
+        if LABEL in self.fields and LABEL not in self.kinds:
+            count = self.table.starts[-1]
+            first = _first(self._own_values(LABEL, 0, 1))
+            if isinstance(first, str):
+                texts = self._own_values(LABEL, 0, count)
+                numbers, classes = foreign.label_column(texts, self.classes, self.path, self.name)
+                return np.array(numbers, np.int64), classes
+            if isinstance(first, np.ndarray) and is_class_number(first.dtype.kind, first.shape):
+                largest = of_rows.largest_label(np.asarray(self._own_values(LABEL, 0, count)))
+        return None, foreign.numbered_classes(largest, self.classes, self.path)
 
     def all_kinds(self) -> Mapping[str, str]:
         return {**self._ragged, **self.kinds}
@@ -182,11 +165,11 @@ class HDF5Input(RowInput):
         ragged: dict[str, str] = {}
         for name, value in self.row(0).items():
             nodes = self.table.columns[name]
-            is_ragged = self.table.keys is None and nodes[0].dataset.kind == "rows"
+            is_ragged = nodes[0].dataset.kind == "rows"
             if self.table.keys is not None:
                 is_ragged = len({node.dataset.shape[:1] for node in nodes}) > 1
             if is_ragged and isinstance(value, np.ndarray):
-                ragged[name] = RAGGED
+                ragged[name] = foreign.RAGGED
         return ragged
 
     def row(self, index: int) -> Row:
@@ -203,23 +186,23 @@ class HDF5Input(RowInput):
         for name in fields:
             values = self._values(name, start, stop)
             if isinstance(values, np.ndarray) and name not in self.kinds:
-                records[name] = native(values)
+                records[name] = foreign.native(values)
             else:
                 others[name] = values
         if others:
-            names = [self.name(index) for index in range(start, stop)]
             kinds = self.all_kinds()
-            rows: list[Row] = []
-            for place, where in enumerate(names):
-                row = {name: values[place] for name, values in others.items()}
-                rows.append(of_rows.typed_row(row, kinds, where))
+            names = [self.name(index) for index in range(start, stop)]
+            rows = [
+                of_rows.typed_row(dict(zip(others, values, strict=True)), kinds, where)
+                for where, *values in zip(names, *others.values(), strict=True)
+            ]
             of_others = {name: fields[name] for name in others}
             records |= of_rows.chunk_of(rows, keys, of_others, names.__getitem__).records
         return Chunk(records, keys)
 
     def _values(self, name: str, start: int, stop: int) -> Any:
         """Return an array [n, *shape] of numbers, or a list of values as ``field_of`` has them."""
-        if name == LABEL and self.labels is not None and self.labels[0] is not None:
+        if name == LABEL and self.labels[0] is not None:
             return self.labels[0][start:stop]
         return self._own_values(name, start, stop)
 
@@ -241,15 +224,15 @@ class HDF5Input(RowInput):
         kind = self.kinds.get(name)
         are_texts = nodes[name][0].dataset.kind == "text" and kind != "bytes"
         for place, value in enumerate(values):
-            if isinstance(value, np.ndarray):
-                values[place] = native(value)
-                if value.dtype == np.uint8 and value.ndim == 1:
-                    data = value.tobytes()
-                    if kind == "bytes" or (kind is None and (is_image(data) or is_sound(data))):
-                        values[place] = data
-            elif are_texts and isinstance(value, bytes):
+            if are_texts and isinstance(value, bytes):
                 where = f"{self.name(start + place)}: {name}"
-                values[place] = text_of(value, name, where, "input")
+                values[place] = foreign.text_of(value, name, where, "input")
+            elif isinstance(value, np.ndarray):
+                values[place] = foreign.native(value)
+                if value.dtype == np.uint8 and value.ndim == 1 and kind in (None, "bytes"):
+                    data = value.tobytes()
+                    if kind == "bytes" or is_image(data) or is_sound(data):
+                        values[place] = data
         return values
 
     def key(self, index: int) -> str:
@@ -280,7 +263,7 @@ def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
     parts = map(re.escape, pattern.strip("/").split(WILD))
     expression = re.compile("([^/]*)".join(parts), re.DOTALL)
     nodes: dict[str, _Node] = {}
-    for name in file.datasets:
+    for name, dataset in file.datasets.items():
         match = expression.fullmatch(name)
         if match is None:
             continue
@@ -288,7 +271,7 @@ def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
         if key in nodes:
             what = f"{nodes[key].name!r} and {name!r} are one record"
             raise DataError(163, file.path, what, "correct input.fields")
-        nodes[key] = _Node(file, name)
+        nodes[key] = _Node(file, name, dataset)
     return nodes
 
 

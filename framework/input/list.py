@@ -3,7 +3,6 @@
 import codecs
 import csv
 import io
-import math
 import os
 import re
 import shlex
@@ -18,9 +17,8 @@ import numpy as np
 from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.rows import Row, RowInput, read_file, text_by_field
-from framework.store import foreign as labels
+from framework.store import foreign
 from framework.store.files import FILES
-from framework.store.foreign import NUMBER, number_of, value_of
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")
@@ -29,6 +27,11 @@ FIELD = re.compile(r"[^\W\d]\w*")  # a name in a header
 SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
 SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}  # of tables that are no CSV
 LARGEST = float(np.finfo(np.float32).max)
+# By kind: what a cell looks like (Python itself reads 1_000), its type, and the limits of that.
+NUMBERS = {
+    "int": (re.compile(r"[+-]?\d{1,99}", re.ASCII), int, -(2**63), 2**63 - 1, "int64"),
+    "float": (foreign.NUMBER, float, -LARGEST, LARGEST, "float32"),
+}
 
 
 class Column(NamedTuple):
@@ -71,18 +74,18 @@ class ListInput(RowInput):
             _ = self.parsed  # before the table is read
         self.folder = self.root or os.path.dirname(self.path) or "."
         self._real_root = os.path.realpath(self.folder)
-        self.pattern = labels.class_pattern(self.label_pattern) or ANYTHING
+        self.pattern = foreign.class_pattern(self.label_pattern) or ANYTHING
 
     @cached_property
-    def lines(self) -> tuple[Line, list[Line]]:
-        """The header, which may be empty, and the rows. DataError D110, D164."""
+    def lines(self) -> tuple[list[str], list[Line]]:
+        """The cells of the header, which may be empty, and the rows. DataError D110, D164."""
+        head: list[str] = []
         rows = list(read_table(self.path))
-        head = Line(1, [])
         if self.header and rows:
-            head = rows.pop(0)
+            head = rows.pop(0).cells
             for name, mark in SEPARATORS.items():
-                if len(head.cells) == 1 and mark in head.cells[0]:
-                    what = f"its columns seem to be separated by {name}: {head.cells[0][:100]!r}"
+                if len(head) == 1 and mark in head[0]:
+                    what = f"its columns seem to be separated by {name}: {head[0][:100]!r}"
                     fix = "separate them by commas, or by tabs in a file named .tsv"
                     raise DataError(164, self.path, what, fix)
         if not rows:
@@ -96,15 +99,15 @@ class ListInput(RowInput):
         if columns is None:
             head, rows = self.lines
             columns = {"image": "path"}
-            if self.header and not {"image", LABEL} <= set(head.cells):
-                columns = {name: self._kind(name) for name in head.cells}
+            if self.header and not {"image", LABEL} <= set(head):
+                columns = {name: self._kind(name) for name in head}
                 if wrong := [name for name in columns if not FIELD.fullmatch(name)]:
                     what = f"the first line has the column {wrong[0]!r}, "
                     what += "which cannot be a field's name"
                     fix = "name the columns with input.columns, or set input.header=false"
                     raise DataError(164, self.path, what, fix)
             elif self.header or len(rows[0].cells) > 1:
-                columns = {"image": "path", LABEL: "class"}
+                columns[LABEL] = "class"
         parsed: dict[str, Column] = {}
         words = text_by_field("columns", columns, "{image: path, label: class}")
         for number, (field, word) in enumerate(words.items()):
@@ -125,24 +128,23 @@ class ListInput(RowInput):
     def _kind(self, name: str) -> str:
         """Return the kind that the cells of a column of the header show."""
         head, rows = self.lines
-        place = head.cells.index(name)
+        place = head.index(name)
         return kind_of(name, [row.cells[place] for row in rows if place < len(row.cells)])
 
     @cached_property
     def places(self) -> dict[str, int]:
         """The number of each field's column. DataError D164."""
-        cells = self.lines[0].cells
+        head = self.lines[0]
         places: dict[str, int] = {}
         for field, (_, column) in self.parsed.items():
             if isinstance(column, int):
                 places[field] = column
-            elif cells.count(column) == 1:
-                places[field] = cells.index(column)
-            else:
-                count, present = cells.count(column), ", ".join(cells)
-                what = f"the first line has the column {column!r} {count} times: {present}"
+                continue
+            if head.count(column) != 1:
+                what = f"the first line has the column {column!r} {head.count(column)} times: "
                 fix = "correct input.columns, or set input.header=false and number them"
-                raise DataError(164, self.path, what, fix)
+                raise DataError(164, self.path, what + ", ".join(head), fix)
+            places[field] = head.index(column)
         return places
 
     @cached_property
@@ -156,39 +158,40 @@ class ListInput(RowInput):
             try:
                 rows.append(self._values(line))
             except DataError as error:
-                if not self.skip_bad:
-                    raise
-                rows.append(copy(error))  # a copy does not hold the stack's frames
-        good = [(index, row) for index, row in enumerate(rows) if isinstance(row, dict)]
+                rows.append(self._bad(error))
+        good = {index: row for index, row in enumerate(rows) if isinstance(row, dict)}
         if not good:
             raise next(row for row in rows if isinstance(row, DataError))
-        classes = labels.check_classes((), self.classes, self.path)
+        labels: list[Any] = [row.get(LABEL) for row in good.values()]
         kind = self.parsed[LABEL].kind if LABEL in self.parsed else ""
-        if kind == "class":
+        if kind == "int" and min(labels) >= 0:
+            return rows, foreign.numbered_classes(max(labels), self.classes, self.path)
+        if kind != "class":
+            return rows, foreign.check_classes((), self.classes, self.path)
+        places = list(good)
 
-            def refuse(number: int, error: DataError) -> None:
-                if not self.skip_bad:
-                    raise error
-                rows[good[number][0]] = copy(error)
+        def refuse(number: int, error: DataError) -> None:
+            rows[places[number]] = self._bad(error)
 
-            numbers, classes = labels.label_column(
-                [row[LABEL] for _, row in good],
-                self.classes,
-                self.path,
-                lambda number: self._line(good[number][0]),
-                refuse=refuse,
-            )
-            for (_, row), number in zip(good, numbers, strict=True):
-                row[LABEL] = number
-        elif kind == "int" and min(row[LABEL] for _, row in good) >= 0:
-            largest = max(row[LABEL] for _, row in good)
-            classes = labels.numbered_classes(largest, self.classes, self.path)
+        def name(number: int) -> str:
+            return self._line(places[number])
+
+        known = self.classes, self.path
+        numbers, classes = foreign.label_column(labels, *known, name, refuse=refuse)
+        for row, number in zip(good.values(), numbers, strict=True):
+            row[LABEL] = number
         return rows, classes
+
+    def _bad(self, error: DataError) -> DataError:
+        """Return the error of a bad row, for when it is read; raise it unless ``skip_bad``."""
+        if not self.skip_bad:
+            raise error
+        return copy(error)  # a copy does not hold the stack's frames
 
     def _values(self, line: Line) -> dict[str, Any]:
         """Return the values of a row. DataError D162, D164 or D165 for one that does not fit."""
         where = f"{self.path}: line {line.number}"
-        cells, head = line.cells, self.lines[0].cells
+        cells, head = line.cells, self.lines[0]
         wanted = max(self.places.values()) + 1
         if len(cells) < wanted:
             what = f"has {len(cells)} columns, {wanted} are wanted"
@@ -198,35 +201,26 @@ class ListInput(RowInput):
             raise DataError(164, where, what, "correct the row: quote a text with a comma in it")
         values: dict[str, Any] = {}
         for field, (kind, _) in self.parsed.items():
-            cell = cells[self.places[field]]
-            values[field] = cell
+            cell = values[field] = cells[self.places[field]]
             if kind == "path":
                 values[field] = os.path.join(self.folder, cell)
                 root = os.path.abspath(self.folder)
                 self._check_inside(os.path.abspath(values[field]), root, where)
             elif kind == "class":
-                values[field] = labels.class_in(cell, self.pattern, where)
-            elif kind == "text":
-                if SURROGATE.search(cell):
-                    fix = "convert the table to UTF-8, or leave the column out"
-                    raise DataError(162, where, f"{field} is not UTF-8 text", fix)
-            else:
-                wrong = ""
-                try:
-                    if not NUMBER.fullmatch(cell.strip()):  # such as 1_000
-                        raise ValueError
-                    values[field] = int(cell) if kind == "int" else float(cell)
-                except ValueError:
-                    wrong = f"is not {kind}"
-                if not wrong and kind == "int" and not -(2**63) <= values[field] < 2**63:
-                    wrong = "does not fit 64 bits"
-                elif not wrong and not math.isfinite(values[field]):
-                    wrong = "is not finite"
-                elif not wrong and kind == "float" and abs(values[field]) > LARGEST:
-                    wrong = "does not fit float32"
-                if wrong:
-                    fix = "correct the row, or input.columns"
-                    raise DataError(162, where, f"{cell!r} {wrong}", fix)
+                values[field] = foreign.class_in(cell, self.pattern, where)
+            elif kind == "text" and SURROGATE.search(cell):
+                fix = "convert the table to UTF-8, or leave the column out"
+                raise DataError(162, where, f"{field} is not UTF-8 text", fix)
+            elif kind in NUMBERS:
+                pattern, read, least, most, dtype = NUMBERS[kind]
+                wrong = f"is not {kind}"
+                if pattern.fullmatch(cell.strip()):
+                    values[field] = read(cell)
+                    if least <= values[field] <= most:
+                        continue
+                    wrong = f"is not finite, or does not fit {dtype}"
+                fix = "correct the row, or input.columns"
+                raise DataError(162, where, f"{cell[:100]!r} {wrong}", fix)
         return values
 
     def _check_inside(self, path: str, root: str, where: str) -> None:
@@ -242,23 +236,27 @@ class ListInput(RowInput):
         row = self.content[0][index]
         if isinstance(row, DataError):
             raise copy(row)
-        made: Row = dict(row)
-        paths = [field for field, (kind, _) in self.parsed.items() if kind == "path"]
-        for field in paths:  # all paths are checked before a file is opened
+        for field in self._paths:  # all paths are checked before a file is opened
             self._check_inside(os.path.realpath(row[field]), self._real_root, self._line(index))
+        made: Row = dict(row)
         for field, value in row.items():
-            if field in paths:
-                made[field] = value_of(read_file(value), value, self.name(index))
-            elif isinstance(value, int | float):
-                made[field] = np.array(value, np.int64 if isinstance(value, int) else np.float32)
+            if field in self._paths:
+                made[field] = foreign.value_of(read_file(value), value, self.name(index))
+            elif isinstance(value, int):
+                made[field] = np.array(value, np.int64)
+            elif isinstance(value, float):
+                made[field] = np.array(value, np.float32)
         return made
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        """The fields that are files."""
+        return [field for field, (kind, _) in self.parsed.items() if kind == "path"]
 
     def key(self, index: int) -> str:
         cells = self.lines[1][index].cells
-        for field, column in self.parsed.items():
-            if column.kind == "path" and self.places[field] < len(cells):
-                return cells[self.places[field]]
-        return str(index)
+        places = [self.places[field] for field in self._paths]
+        return next((cells[place] for place in places if place < len(cells)), str(index))
 
     def _line(self, index: int) -> str:
         return f"{self.path}: line {self.lines[1][index].number}"
@@ -270,26 +268,23 @@ class ListInput(RowInput):
         row = self.content[0][index]
         if isinstance(row, DataError):
             return (self.path,)
-        return (self.path, *(row[f] for f, (kind, _) in self.parsed.items() if kind == "path"))
+        return (self.path, *(row[field] for field in self._paths))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The kinds that were guessed, columns left out, and doubtful classes."""
         notes: list[str] = []
+        kinds = {field: kind for field, (kind, _) in self.parsed.items()}
         if self.columns is None and self.header:
-            names = [name for name in dict.fromkeys(self.lines[0].cells) if FIELD.fullmatch(name)]
-            kinds = [
-                f"{name}: {self.parsed[name].kind if name in self.parsed else self._kind(name)}"
-                for name in names
-            ]
-            every = shlex.quote(f"input.columns={{{', '.join(kinds)}}}")
-            if left := [name for name in names if name not in self.parsed]:
+            names = [name for name in dict.fromkeys(self.lines[0]) if FIELD.fullmatch(name)]
+            all_kinds = [f"{name}: {kinds.get(name) or self._kind(name)}" for name in names]
+            every = shlex.quote(f"input.columns={{{', '.join(all_kinds)}}}")
+            if left := [name for name in names if name not in kinds]:
                 notes.append(f"columns left out: {', '.join(left)}; take all: {every}")
-            elif {"image", LABEL} != self.parsed.keys():
+            elif {"image", LABEL} != kinds.keys():
                 notes.append(f"columns are taken to be {every}")
-        is_class = LABEL in self.parsed and self.parsed[LABEL].kind == "class"
-        if is_class and self.classes is None and kind_of("", self.content[1]) == "float":
-            names = self.content[1]
+        names = self.content[1]
+        if kinds.get(LABEL) == "class" and self.classes is None and kind_of("", names) == "float":
             fix = "to learn numbers, give label the kind float in input.columns"
             if all(map(WHOLE.fullmatch, names)):
                 fix = r"to number classes by them, add 'input.label_pattern=^(\d+)'"
@@ -302,14 +297,16 @@ def kind_of(name: str, cells: Sequence[str]) -> str:
     """Return the kind of a column by its cells."""
     if all(text.lower().endswith(FILES) for text in cells):
         return "path"
-    numbers = [number_of(text) for text in cells]
-    usual = "text"
-    if None not in numbers:
-        is_float = any(number is not None and number.dtype.kind == "f" for number in numbers)
-        usual = "float" if is_float else "int"
+    numbers = list(map(foreign.number_of, cells))
+    kind = "int"
+    if None in numbers:
+        kind = "text"
+    elif any(number is not None and number.dtype.kind == "f" for number in numbers):
+        kind = "float"
     is_negative = any(text.strip().startswith("-") for text in cells)
-    is_class = usual == "text" or (usual == "int" and not is_negative)
-    return "class" if name == LABEL and is_class else usual
+    if name == LABEL and (kind == "text" or (kind == "int" and not is_negative)):
+        return "class"
+    return kind
 
 
 def read_table(path: str) -> Iterator[Line]:

@@ -13,15 +13,6 @@ from framework.input.rows import Row, RowInput, shared_names, text_by_field
 from framework.media.header import is_image
 from framework.media.sound_video import is_sound
 from framework.store import foreign
-from framework.store.foreign import (
-    NPY,
-    WHOLE,
-    array_of_npy,
-    check_classes,
-    label_column,
-    number_of,
-    short_text,
-)
 from framework.store.lmdb_store import ForeignLMDB, key_expression
 
 
@@ -55,18 +46,20 @@ class LMDBInput(RowInput):
     def items(self) -> tuple[list[dict[str, int]], list[str]]:
         """The place of each field's value, and the key of the first field, for each record.
 
-        DataError D110 for no record, D160 for a name that a field lacks, D163 for two keys of one
-        record.
+        DataError D110, D160 for a name that a field lacks, D163 for two keys of one record.
         """
         keys = self.file.keys
-        matches: dict[str, dict[int | str, int]] = {}
-        for field, pattern in self.patterns.items():
+        matches: dict[str, dict[Any, int]] = {field: {} for field in self.patterns}
+        for field, places in matches.items():
+            pattern = self.patterns[field]
             expression, is_number = key_expression(pattern), "%s" not in pattern.replace("%%", "")
-            places = matches[field] = {}
             for place, key in enumerate(keys):
-                if (match := expression.fullmatch(key)) is None:
+                match = expression.fullmatch(key)
+                if match is None:
                     continue
-                name = int(match.group(1)) if is_number else match.group(1)
+                name: Any = match.group(1)
+                if is_number:
+                    name = int(name)
                 if name in places:
                     what = f"the keys {keys[places[name]]!r} and {key!r} are one record"
                     raise DataError(163, self.path, what, "give the number of digits, as in %09d")
@@ -88,16 +81,17 @@ class LMDBInput(RowInput):
             return None
         texts: list[str] = []
         for places in self.items[0]:
-            text = short_text(self.file.read(places[LABEL]))
+            text = foreign.short_text(self.file.read(places[LABEL]))
             if text is None:
                 return None
-            if not texts and not WHOLE.fullmatch(text.strip()) and number_of(text) is not None:
-                return None  # fractions
+            number = foreign.number_of(text)
+            if not texts and number is not None and number.dtype.kind == "f":
+                return None
             texts.append(text.strip())
-        return label_column(texts, self.classes, self.path, self.name)
+        return foreign.label_column(texts, self.classes, self.path, self.name)
 
     def described(self) -> Manifest:
-        classes = check_classes((), self.classes, self.path)
+        classes = foreign.check_classes((), self.classes, self.path)
         if self.labels is not None:
             classes = self.labels[1]
         return Manifest(len(self.items[1]), {}, classes, source=f"lmdb {self.path}")
@@ -114,11 +108,11 @@ class LMDBInput(RowInput):
             return data
         if kind == "text":
             return foreign.text_of(data, field, f"{self.name(index)}: {field}", "input")
-        if data.startswith(NPY):
-            return array_of_npy(data, self.name(index))
-        text = short_text(data)
+        if data.startswith(foreign.NPY):
+            return foreign.array_of_npy(data, self.name(index))
+        text = foreign.short_text(data)
         if text is not None:
-            number = number_of(text)
+            number = foreign.number_of(text)
             return text if number is None else number
         if is_image(data) or is_sound(data):
             return data

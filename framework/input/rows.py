@@ -1,13 +1,12 @@
-"""What inputs share: they turn items into rows, and rows into the records of a store.
+"""What inputs share: they turn items, such as files, into rows, and rows into a store's records.
 
-An item is what an input lists, such as a file; a row is one record before it is stored. A new input
-is a subclass of ``RowInput``, which reads one item, or of ``ColumnInput``, of an array per field.
+A new input is a subclass of ``RowInput``, which reads one item, or of ``ColumnInput``.
 """
 
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -22,13 +21,12 @@ from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import shared_channels
 from framework.media.header import BadImage, read_header
 from framework.media.sound_video import is_sound, is_video
-from framework.store import foreign as field_kinds
-from framework.store.files import read_all, unreadable
-from framework.store.foreign import DTYPES, OF_STRINGS, check_classes, native, numbered_classes
+from framework.store import foreign
+from framework.store.files import unreadable
+from framework.store.foreign import OF_STRINGS
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
-BLOCK_VALUES = 1 << 18  # labels that are read at once
 MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first error.
 VIDEO = Field("uint8", (None, None, None, 3), "frames")
 
@@ -59,16 +57,13 @@ class RowsInput(contract.InputTraits, ABC):
 
     @cached_property
     def manifest(self) -> Manifest:
-        manifest = self.described()
-        if manifest.fields:
-            return manifest
-        kinds = self.all_kinds()
+        manifest, kinds = self.described(), self.all_kinds()
 
         def rows(index: int) -> list[Row]:
             name = self.name(index)
             return [typed_row(row, kinds, name) for _, row in self.rows(index)]
 
-        fields = first_fields(manifest.num_records, rows, self.name, kinds)
+        fields = manifest.fields or first_fields(manifest.num_records, rows, self.name, kinds)
         return replace(manifest, fields=fields)
 
     def read(self, start: int, stop: int) -> Chunk:
@@ -77,12 +72,11 @@ class RowsInput(contract.InputTraits, ABC):
         keys: list[str] = []
         names: list[str] = []
         for index in range(start, stop):
-            name = self.name(index)
-            keyed = self.rows(index)
-            for key, row in keyed:
-                rows.append(typed_row(row, kinds, name))
-                keys.append(key)
-                names.append(name if len(keyed) == 1 else key)
+            name, keyed = self.name(index), self.rows(index)
+            own = [key for key, _ in keyed]
+            rows += [typed_row(row, kinds, name) for _, row in keyed]
+            keys += own
+            names += [name] if len(keyed) == 1 else own
         return chunk_of(rows, keys, fields, names.__getitem__)
 
 
@@ -107,7 +101,7 @@ def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
     typed = dict(row)
     for name, kind in kinds.items():
         if name in row:
-            typed[name] = field_kinds.of_kind(row[name], kind, f"{where}: {name}")
+            typed[name] = foreign.of_kind(row[name], kind, f"{where}: {name}")
     return typed
 
 
@@ -131,7 +125,6 @@ class ColumnInput(contract.InputTraits, ABC):
         """Return the files of all arrays."""
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process reads the files itself.
         return {name: v for name, v in self.__dict__.items() if name not in ("arrays", "manifest")}
 
     @cached_property
@@ -143,17 +136,15 @@ class ColumnInput(contract.InputTraits, ABC):
         arrays = self.arrays
         count = check_same_length(self.path, {name: len(array) for name, array in arrays.items()})
         fields = {name: Field(array.dtype.name, array.shape[1:]) for name, array in arrays.items()}
-        classes = check_classes((), self.classes, self.path)
+        largest = -1
         label = arrays.get(LABEL)
         if label is not None and is_class_number(label.dtype.kind, label.shape[1:]):
-            starts = range(0, count, BLOCK_VALUES)
-            largest = largest_label(label[start : start + BLOCK_VALUES] for start in starts)
-            if largest >= 0:
-                classes = numbered_classes(largest, self.classes, self.path)
+            largest = largest_label(label[:])
+        classes = foreign.numbered_classes(largest, self.classes, self.path)
         return Manifest(count, fields, classes, source=f"{self.kind} {self.path}")
 
     def read(self, start: int, stop: int) -> Chunk:
-        records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
+        records = {name: foreign.native(array[start:stop]) for name, array in self.arrays.items()}
         return Chunk(records, contract.NumberKeys(start, stop))
 
     def name(self, index: int) -> str:
@@ -163,16 +154,12 @@ class ColumnInput(contract.InputTraits, ABC):
         return self.item_files(start)
 
 
-def largest_label(parts: Iterable[np.ndarray]) -> int:
+def largest_label(labels: np.ndarray) -> int:
     """Return the largest label, of those that count; -1 without any, or if one is negative."""
-    largest = -1
-    for part in parts:
-        counted = part[part != IGNORE_INDEX]
-        if counted.size:
-            if counted.min() < 0:
-                return -1
-            largest = max(largest, int(counted.max()))
-    return largest
+    counted = labels[labels != IGNORE_INDEX]
+    if not counted.size or counted.min() < 0:
+        return -1
+    return int(counted.max())
 
 
 def check_same_length(path: str, lengths: dict[str, int]) -> int:
@@ -193,15 +180,12 @@ def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
     return {str(field): str(text) for field, text in given.items()}
 
 
-def shared_names(
-    path: str, matches: Mapping[str, Mapping[Any, Any]], fix: str = "complete the file"
-) -> list[Any]:
+def shared_names(path: str, matches: Mapping[str, Mapping[Any, Any]]) -> list[Any]:
     """Return the names that each field has, in order. DataError D160 if a field lacks one."""
     first, *others = matches.values()
     if alone := set(first).union(*others) - set(first).intersection(*others):
-        names = listed(sorted(map(str, alone)))
-        what = f"{len(alone)} records lack a field: {names}"
-        raise DataError(160, path, what, f"correct input.fields, or {fix}")
+        what = f"{len(alone)} records lack a field: {listed(sorted(map(str, alone)))}"
+        raise DataError(160, path, what, "correct input.fields, or complete the file")
     return list(first)
 
 
@@ -210,11 +194,8 @@ def read_file(path: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(101, path, "not a regular file", "correct or remove it")
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            return read_all(descriptor)
-        finally:
-            os.close(descriptor)
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise unreadable(path, error) from error
 
@@ -225,24 +206,23 @@ def field_of(value: Any, where: str) -> Field:
     DataError D106 for bytes of no image, sound or video, D167 for what a store cannot hold.
     """
     if isinstance(value, str):
-        return field_kinds.field_of_kind(value, "text")
+        return foreign.field_of_kind(value, "text")
     if isinstance(value, bytes):
         if is_sound(value):
-            return field_kinds.field_of_kind(value, "audio")
+            return foreign.field_of_kind(value, "audio")
         if is_video(value):
             return VIDEO
         try:
             return Field("uint8", (read_header(value).colors, None, None), "image")
         except (BadImage, ValueError) as error:
-            what = f"not a readable image ({error})"
             name = where.rpartition(": ")[2]
             fix = f"correct or remove it; if it is none, add 'input.kinds={{{name}: bytes}}'"
-            raise DataError(106, where, what, fix) from error
-    kind = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
-    if not isinstance(value, np.ndarray) or kind not in DTYPES:
+            raise DataError(106, where, f"not a readable image ({error})", fix) from error
+    kind = getattr(value, "dtype", type(value).__name__)
+    if not isinstance(value, np.ndarray) or value.dtype.name not in foreign.DTYPES:
         fix = "give arrays of plain numbers, a text, or an image file's bytes"
         raise DataError(167, where, f"has the type {kind}, which a store cannot hold", fix)
-    return Field(kind, value.shape)
+    return Field(value.dtype.name, value.shape)
 
 
 def first_fields(
@@ -280,25 +260,20 @@ def _fields_of(
     where: str,
 ) -> dict[str, Field]:
     """Return the fields of the first record of ``items``."""
-    field_kinds.check_present(kinds, first)
-    sampled = {items.start: first}
+    foreign.check_present(kinds, first)
     fields: dict[str, Field] = {}
     for name, value in first.items():
         if name in kinds:
-            fields[name] = field_kinds.field_of_kind(value, kinds[name])
+            fields[name] = foreign.field_of_kind(value, kinds[name])
             continue
         fields[name] = field_of(value, f"{where}: {name}")
-        if fields[name].encoding != "image":
-            continue
+        if fields[name].encoding == "image":
 
-        def image(number: int, name: str = name) -> Any:
-            item = items[number]
-            if item not in sampled:
-                sampled[item] = next(iter(rows(item)), {})
-            own = sampled[item].get(name)
-            return own if isinstance(own, bytes) else b""
+            def image(number: int, name: str = name) -> Any:
+                return next(iter(rows(items[number])), {}).get(name)
 
-        fields[name] = replace(fields[name], shape=(shared_channels(len(items), image), None, None))
+            channels = shared_channels(len(items), image)
+            fields[name] = replace(fields[name], shape=(channels, None, None))
     return fields
 
 
@@ -317,43 +292,38 @@ def chunk_of(
     records: contract.Records = {}
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
-        is_file = field.encoding in ("image", "frames")
-        kind = bytes if is_file else OF_STRINGS.get(field.kind)
-        shape = tuple(field.shape)
+        kind, rest = OF_STRINGS.get(field.kind), field.shape[1:]
+        if field.encoding in ("image", "frames"):
+            kind = bytes
         for number, value in enumerate(values):
             is_array = isinstance(value, np.ndarray)
-            has_rows = is_array and value.dtype == field.dtype and value.shape[1:] == shape[1:]
-            fits = has_rows and (
-                value.shape == shape or (field.encoding == "ragged" and value.ndim)
-            )
+            has_rows = is_array and value.dtype == field.dtype and value.shape[1:] == rest
+            is_ragged = field.encoding == "ragged" and has_rows and value.ndim
+            fits = is_ragged or (has_rows and value.shape == field.shape)
             if kind is not None:
                 fits = isinstance(value, kind)
             if fits:
                 continue
-            wanted = f"{field.dtype} {shape}"
+            wanted = f"{field.dtype} {field.shape}"
             fix = "give every record the same shape and type"
-            if is_file:
-                wanted = (
-                    "a video file's bytes" if field.kind == "video" else "an image file's bytes"
-                )
-            elif kind is not None:
-                wanted = f"a {kind.__name__}"
+            if kind is not None:
+                wanted = f"the kind {field.kind}"
             elif has_rows:
                 # () and (n,) are alike: a single number beside a list of numbers is a row, too.
-                fix = (
-                    f"if its number of rows may differ, add 'input.kinds={{{field_name}: ragged}}'"
-                )
+                kinds = f"'input.kinds={{{field_name}: ragged}}'"
+                fix = f"if its number of rows may differ, add {kinds}"
             if isinstance(value, str) or field.kind == "text":
                 fix = f"if all of them are texts, add 'input.kinds={{{field_name}: text}}'"
-            given = f"{value.dtype} {value.shape}" if is_array else type(value).__name__
+            given = type(value).__name__
+            if is_array:
+                given = f"{value.dtype} {value.shape}"
             what = f"is {given}, but the first record has {wanted}"
             raise DataError(167, f"{name(number)}: {field_name}", what, fix)
         records[field_name] = values
         if field.kind in OF_STRINGS:
-            records[field_name] = list(map(field_kinds.as_rows, values))
+            records[field_name] = list(map(foreign.as_rows, values))
         elif field.encoding == "raw" and values:
             records[field_name] = np.stack(values)
         elif field.encoding == "raw":
-            shape = (0, *(size or 0 for size in field.shape))
-            records[field_name] = np.empty(shape, field.dtype)
+            records[field_name] = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
     return Chunk(records, keys)

@@ -42,9 +42,7 @@ class NewValues(NamedTuple):
     """The values that some records get; ``sha256`` is the table's."""
 
     records: np.ndarray  # their numbers, ascending: int64 [n]
-    values: (
-        contract.Records
-    )  # by field: an array [n], or a list of n arrays of uint8, which are texts
+    values: contract.Records  # by field: [n], or a list of n texts, arrays of uint8
     sha256: str
 
 
@@ -112,14 +110,7 @@ class StoreInput(contract.InputTraits):
         first, *others = (store.manifest for store in self.stores)
         for path, other in zip(self.paths[1:], others, strict=True):
             if other.fields != first.fields:
-                mine, theirs = (
-                    ", ".join(
-                        f"{name} {field.encoding} {field.dtype} {list(field.shape)} ({field.kind})"
-                        for name, field in manifest.fields.items()
-                    )
-                    for manifest in (first, other)
-                )
-                what = f"its fields {theirs} are not {self.paths[0]}'s {mine}"
+                what = f"its fields {_text(other)} are not {self.paths[0]}'s {_text(first)}"
                 fix = "pack it with the same pack.size and encode first"
                 raise DataError(169, path, what, fix)
             if bool(other.classes) != bool(first.classes):
@@ -127,11 +118,11 @@ class StoreInput(contract.InputTraits):
                 raise DataError(169, path, what, "pack both with classes, or both without")
         if not self.starts[-1]:
             raise DataError(110, self.paths[0], "no record", "give stores that hold some")
-        label, num_classes = first.fields.get(LABEL), len(self.classes)
-        is_small = label is not None and label.dtype in ("uint8", "int8")
-        if others and label and is_small and num_classes > np.iinfo(label.dtype).max + 1:
-            what = f"{num_classes} classes do not fit {label.dtype}"
-            raise DataError(169, self.paths[0], what, "pack wider labels first")
+        label, count = first.fields.get(LABEL), len(self.classes)
+        if others and label and label.dtype in ("uint8", "int8"):
+            if count > np.iinfo(label.dtype).max + 1:
+                what = f"{count} classes do not fit {label.dtype}"
+                raise DataError(169, self.paths[0], what, "pack wider labels first")
         options = first.options
         if any(other.options != options for other in others):
             options = {}
@@ -158,7 +149,28 @@ class StoreInput(contract.InputTraits):
         """The numbers of the selected records in all stores, ascending: int64 [n]; None: all."""
         if self.select is None:
             return None
-        return selected(self.select, _Facts(self), self._stored.num_records, WORDS)
+        return selected(self.select, self, self._stored.num_records, WORDS)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return StoreFacts(self.stores[0]).names
+
+    def answer(self, name: str) -> np.ndarray | None:
+        """Return a field of the records of all stores, with their new values, for ``select``."""
+        if name not in self.names:
+            return None
+        if name == RECORD and name not in self._stored.fields:
+            return np.arange(self.starts[-1])
+        columns: list[Any] = [StoreFacts(store).answer(name) for store in self.stores]
+        if name == LABEL:
+            columns = [self.renumbered(own, number) for number, own in enumerate(columns)]
+        column = np.concatenate(columns)
+        if self.new_values is not None and name in self.new_values.values:
+            values = self.new_values.values[name]
+            if isinstance(values, list):
+                values = [text.tobytes().decode() for text in values]
+            column[self.new_values.records] = values
+        return column
 
     @cached_property
     def _new_fields(self) -> dict[str, Field]:
@@ -206,7 +218,7 @@ class StoreInput(contract.InputTraits):
                 raise DataError(166, store.name(damaged[0]), what, fix)
             records = as_written(read)
             if LABEL in records:
-                records[LABEL] = self.renumbered(records[LABEL], number, rows)
+                records[LABEL] = self.renumbered(records[LABEL], number)
             parts.append(Chunk(records, keys_of(store, indices)))
         chunk = joined(parts, self._stored.fields)
         if self.new_values is not None:
@@ -220,21 +232,19 @@ class StoreInput(contract.InputTraits):
                     chunk.records[name][place] = values[row]
         return chunk
 
-    def renumbered(self, labels: Any, number: int, rows: Sequence[int] | np.ndarray) -> Any:
-        """Return the labels of rows of store ``number`` as numbers of all classes.
+    def renumbered(self, labels: Any, number: int) -> Any:
+        """Return labels of store ``number``, an array or a list of arrays, as all stores have them.
 
-        ``labels`` is an array, or a list of arrays if each record has several. DataError D161.
+        DataError D161 for one that is none of its classes.
         """
         own = self.stores[number].manifest.classes
         if len(self.stores) == 1 or not own:
             return labels
         if isinstance(labels, list):
-            pairs = zip(labels, rows, strict=True)
-            return [self.renumbered(array, number, [row]) for array, row in pairs]
+            return [self.renumbered(array, number) for array in labels]
         if ((labels < 0) | (labels >= len(own))).any():
-            what = f"a label from this record on is none of the store's {len(own)} classes"
-            name = self.stores[number].name(int(rows[0]))
-            raise DataError(161, name, what, "correct that store")
+            what = f"has a label that is none of its {len(own)} classes"
+            raise DataError(161, self.paths[number], what, "correct that store")
         numbers = np.array(list(map(self.classes.index, own)), np.int64)
         return numbers[labels.astype(np.int64)].astype(labels.dtype)
 
@@ -294,36 +304,11 @@ class StoreInput(contract.InputTraits):
         return number, record - self.starts[number]
 
 
-@final
-class _Facts:
-    """What a selection may ask about the records of all stores, with their new values."""
-
-    def __init__(self, source: StoreInput) -> None:
-        self._source = source
-        self._facts = [StoreFacts(store) for store in source.stores]
-        self.classes = source.classes
-        self.names = self._facts[0].names
-
-    def answer(self, name: str) -> np.ndarray | None:
-        source = self._source
-        if name not in self.names:
-            return None
-        if name == RECORD and name not in source.stores[0].manifest.fields:
-            return np.arange(source.starts[-1])
-        columns: list[Any] = [facts.answer(name) for facts in self._facts]
-        if name == LABEL:
-            columns = [
-                source.renumbered(labels, number, range(len(labels)))
-                for number, labels in enumerate(columns)
-            ]
-        column = np.concatenate(columns)
-        new = source.new_values
-        if new is not None and name in new.values:
-            values = new.values[name]
-            if isinstance(values, list):
-                values = [text.tobytes().decode() for text in values]
-            column[new.records] = values
-        return column
+def _text(manifest: Manifest) -> str:
+    return ", ".join(
+        f"{name} {field.encoding} {field.dtype} {list(field.shape)} ({field.kind})"
+        for name, field in manifest.fields.items()
+    )
 
 
 def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]) -> NewValues:
