@@ -119,10 +119,10 @@ class StoreInput(contract.InputTraits):
         if not self.starts[-1]:
             raise DataError(110, self.paths[0], "no record", "give stores that hold some")
         label, count = first.fields.get(LABEL), len(self.classes)
-        if others and label and label.dtype in ("uint8", "int8"):
-            if count > np.iinfo(label.dtype).max + 1:
-                what = f"{count} classes do not fit {label.dtype}"
-                raise DataError(169, self.paths[0], what, "pack wider labels first")
+        is_small = label is not None and label.dtype in ("uint8", "int8")
+        if others and label and is_small and count > np.iinfo(label.dtype).max + 1:
+            what = f"{count} classes do not fit {label.dtype}"
+            raise DataError(169, self.paths[0], what, "pack wider labels first")
         options = first.options
         if any(other.options != options for other in others):
             options = {}
@@ -149,28 +149,7 @@ class StoreInput(contract.InputTraits):
         """The numbers of the selected records in all stores, ascending: int64 [n]; None: all."""
         if self.select is None:
             return None
-        return selected(self.select, self, self._stored.num_records, WORDS)
-
-    @property
-    def names(self) -> Sequence[str]:
-        return StoreFacts(self.stores[0]).names
-
-    def answer(self, name: str) -> np.ndarray | None:
-        """Return a field of the records of all stores, with their new values, for ``select``."""
-        if name not in self.names:
-            return None
-        if name == RECORD and name not in self._stored.fields:
-            return np.arange(self.starts[-1])
-        columns: list[Any] = [StoreFacts(store).answer(name) for store in self.stores]
-        if name == LABEL:
-            columns = [self.renumbered(own, number) for number, own in enumerate(columns)]
-        column = np.concatenate(columns)
-        if self.new_values is not None and name in self.new_values.values:
-            values = self.new_values.values[name]
-            if isinstance(values, list):
-                values = [text.tobytes().decode() for text in values]
-            column[self.new_values.records] = values
-        return column
+        return selected(self.select, _Facts(self), self._stored.num_records, WORDS)
 
     @cached_property
     def _new_fields(self) -> dict[str, Field]:
@@ -302,6 +281,34 @@ class StoreInput(contract.InputTraits):
         record = index if self._records is None else int(self._records[index])
         number = bisect_right(self.starts, record) - 1
         return number, record - self.starts[number]
+
+
+@final
+class _Facts:
+    """What a selection may ask about the records of all stores, with their new values."""
+
+    def __init__(self, source: StoreInput) -> None:
+        self._source = source
+        self._facts = [StoreFacts(store) for store in source.stores]
+        self.classes = source.classes
+        self.names = self._facts[0].names
+
+    def answer(self, name: str) -> np.ndarray | None:
+        source = self._source
+        if name not in self.names:
+            return None
+        if name == RECORD and name not in source.stores[0].manifest.fields:
+            return np.arange(source.starts[-1])
+        columns: list[Any] = [facts.answer(name) for facts in self._facts]
+        if name == LABEL:
+            columns = [source.renumbered(own, number) for number, own in enumerate(columns)]
+        column = np.concatenate(columns)
+        if source.new_values is not None and name in source.new_values.values:
+            values = source.new_values.values[name]
+            if isinstance(values, list):
+                values = [text.tobytes().decode() for text in values]
+            column[source.new_values.records] = values
+        return column
 
 
 def _text(manifest: Manifest) -> str:

@@ -1,9 +1,4 @@
-"""What sinks share: the numbers and pictures of a report, and the sinks that pass reports on.
-
-Events for a tracking server wait on disk until a thread has sent them. ``outbox/NAME.jsonl`` keeps
-every event of the run, a line each, and ``outbox/NAME.json`` how much of it was sent. The file is
-the queue, so memory stays small and a killed run loses nothing.
-"""
+"""What sinks share: the numbers and pictures of a report, and the sinks that pass reports on."""
 
 import json
 import math
@@ -15,9 +10,9 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, final
 
@@ -115,34 +110,20 @@ def write_picture(path: Path, images: Tensor) -> None:
 
 
 @final
+@dataclass(eq=False)
 class MeasuredSink(Sink):
-    """Adds measurements to training reports, and sums them up over the run.
+    """Adds measurements to training reports, and sums them up over the run."""
 
-    Args:
-        sinks: Where the reports go. ``close`` leaves them open.
-        stats: Returns how preparing batches went since the last call.
-        usage: Returns the usage of the machine: values named ``peak_`` are peaks so far, all others
-            are means since the last call.
-        start_step: Step that the run starts from.
-        slow: Returns what is known of slow records; called at the end of an epoch.
-        tuning: Returns how records are read now, and what was decided since the last call.
-    """
+    sinks: Sequence[Sink]  # where the reports go; ``close`` leaves them open
+    stats: Callable[[], LoaderStats]  # how preparing batches went since the last call
+    # Usage of the machine: values named ``peak_`` are peaks so far, others means since the last
+    # call.
+    measure: Callable[[], Mapping[str, float]]
+    step: int = 0  # of the last report
+    slow: Callable[[], Mapping[str, Any]] = dict[str, Any]  # slow records, at an epoch's end
+    tuning: Callable[[], Mapping[str, Any]] = dict[str, Any]  # how records are read by now
 
-    def __init__(
-        self,
-        sinks: Sequence[Sink],
-        stats: Callable[[], LoaderStats],
-        usage: Callable[[], Mapping[str, float]],
-        start_step: int = 0,
-        slow: Callable[[], Mapping[str, Any]] = dict[str, Any],
-        tuning: Callable[[], Mapping[str, Any]] = dict[str, Any],
-    ) -> None:
-        self._sinks = sinks
-        self._stats = stats
-        self._usage = usage
-        self._slow = slow
-        self._tuning = tuning
-        self._step = start_step
+    def __post_init__(self) -> None:
         self._measured_at = time.monotonic()
         self._used: Mapping[str, float] = {}
         self._peaks: dict[str, float] = {}
@@ -173,9 +154,9 @@ class MeasuredSink(Sink):
 
     def write(self, report: Report) -> None:
         if report.split == "train":
-            num_steps = max(1, report.step - self._step)
-            self._step = report.step
-            stats = self._stats()
+            num_steps = max(1, report.step - self.step)
+            self.step = report.step
+            stats = self.stats()
             self.depth = stats.depth
             for name, seconds in stats.stages_s.items():
                 self.stages_s[name] += seconds
@@ -187,23 +168,22 @@ class MeasuredSink(Sink):
                 self._ready_steps += num_steps
             if not self._used or time.monotonic() - self._measured_at > USAGE_EVERY_S:
                 self._measure()
-            shares = {name: part / all_ for name, (part, all_) in stats.content.items() if all_}
             report = replace(
                 report,
-                slow_records=self._slow() if report.epoch_left == 0 else {},
-                tuning=self._tuning(),
+                slow_records=self.slow() if report.epoch_left == 0 else {},
+                tuning=self.tuning(),
                 stages_s={name: seconds / num_steps for name, seconds in stats.stages_s.items()},
                 ready=stats.ready,
                 usage=self._used,
-                content=shares,
+                content={name: part / all_ for name, (part, all_) in stats.content.items() if all_},
             )
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.write(report)
 
     def _measure(self) -> None:
         seconds = time.monotonic() - self._measured_at
         self._measured_at += seconds
-        self._used = self._usage()
+        self._used = self.measure()
         for name, value in self._used.items():
             if name.startswith("peak_"):
                 self._peaks[name] = max(value, self._peaks.get(name, 0.0))
@@ -212,42 +192,38 @@ class MeasuredSink(Sink):
                 self._seconds[name] += seconds
 
     def flush(self) -> None:
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.flush()
 
 
 @final
+@dataclass(eq=False)
 class TolerantSink:
     """Passes everything on, and warns once of an OSError or ResourceError, such as a full disk."""
 
-    def __init__(self, sink: Sink, warn: Callable[[str], None]) -> None:
-        self._sink = sink
-        self._warn = warn
-        self._has_failed = False
+    sink: Sink
+    warn: Callable[[str], None]
+    has_failed: bool = False
 
     def write(self, report: Report) -> None:
-        with self._tolerant():
-            self._sink.write(report)
+        self._tolerate(self.sink.write, report)
 
     def flush(self) -> None:
-        with self._tolerant():
-            self._sink.flush()
+        self._tolerate(self.sink.flush)
 
     def close(self) -> None:
-        with self._tolerant():
-            self._sink.close()
+        self._tolerate(self.sink.close)
 
-    @contextmanager
-    def _tolerant(self) -> Generator[None]:
+    def _tolerate(self, action: Callable[..., None], *arguments: Report) -> None:
         try:
-            yield
+            action(*arguments)
         except (OSError, ResourceError) as error:
             cause = error.__cause__ or error
             reason = cause.strerror if isinstance(cause, OSError) else None
-            if not self._has_failed:
-                self._has_failed = True
-                what = f"{type(self._sink).__name__} cannot write: {reason or error}"
-                self._warn(f"warning: {what}; training continues without it")
+            if not self.has_failed:
+                self.has_failed = True
+                what = f"{type(self.sink).__name__} cannot write: {reason or error}"
+                self.warn(f"warning: {what}; training continues without it")
 
 
 class Tracker(Protocol):
@@ -263,9 +239,11 @@ class Tracker(Protocol):
 
 @final
 class Outbox:
-    """The events of one run for one tracking server.
+    """The events of one run for one tracking server: the run appends, and one thread sends.
 
-    The run appends, and one thread sends.
+    ``outbox/NAME.jsonl`` keeps every event of the run, a line each, and ``outbox/NAME.json`` how
+    much of it was sent. The file is the queue, so memory stays small and a killed run loses
+    nothing.
 
     Attributes:
         state: Plain values that are kept with the events. ``token`` names the run for the server,
@@ -359,45 +337,34 @@ class Outbox:
                 yield files.parsed(line), start
 
 
+@dataclass(eq=False)
 class TrackedSink:
     """Writes the events of a run to an outbox, from which a thread sends them to a server.
 
     The run never waits for the server. What cannot be sent stays in ``run_dir/outbox``.
-
-    Args:
-        num_images: How many records of the sample batch are drawn.
-        checkpoints: Whether the weights are sent when the run ends.
-        every_s: Seconds between two batches: a batch takes Python's lock for some milliseconds.
-        close_s: Seconds that the end of the run may wait for the server.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        tracker: Tracker,
-        num_images: int,
-        checkpoints: bool,
-        every_s: float,
-        close_s: float,
-        run: RunContext,
-    ) -> None:
-        self._outbox = outbox
-        self._tracker = tracker
-        self._checkpoints = checkpoints
-        self._every_s = every_s
-        self._close_s = close_s
-        self._run = run
+    outbox: Outbox
+    tracker: Tracker
+    num_images: int  # how many records of the sample batch are drawn
+    checkpoints: bool  # whether the weights are sent when the run ends
+    every_s: float  # seconds between two batches, which take Python's lock for some milliseconds
+    close_s: float  # seconds that the end of the run may wait for the server
+    run: RunContext
+
+    def __post_init__(self) -> None:
+        outbox, run = self.outbox, self.run
         self._last_step = run.start_step
         self._failure = ""  # of the last attempt
         self._ending = threading.Event()
-        outbox.state["checkpoints"] = checkpoints
+        outbox.state["checkpoints"] = self.checkpoints
         outbox.drop_after(run.start_step)
         outbox.save()
         config = files.newest_config(run.run_dir)
         outbox.append({"begin": config.name, "step": run.start_step, "time_ms": _now_ms()})
         names = files.configurations(run.run_dir)
         if not run.start_step:
-            for name, images in sample_pictures(run.sample, num_images).items():
+            for name, images in sample_pictures(run.sample, self.num_images).items():
                 names.append(f"pictures/sample-{_file_name(name)}.png")
                 write_picture(run.run_dir / names[-1], images)
         outbox.append({"files": names, "step": run.start_step})
@@ -407,27 +374,21 @@ class TrackedSink:
 
     def write(self, report: Report) -> None:
         self._last_step = report.step
-        self._outbox.append(
-            {
-                "report": report.split,
-                "step": report.step,
-                "time_ms": _now_ms(),
-                "learned": learned_values(report),
-                "measured": measured_values(report),
-            }
-        )
+        event: Event = {"report": report.split, "step": report.step, "time_ms": _now_ms()}
+        values = {"learned": learned_values(report), "measured": measured_values(report)}
+        self.outbox.append(event | values)
         names: list[str] = []
         for name, picture in array_pictures(report.arrays).items():
             # A folder per step: pictures are sent later, or sent again.
             file_name = f"{_file_name(name)}-{_file_name(report.split)}.png"
             names.append(f"pictures/step-{report.step:08d}/{file_name}")
-            write_picture(self._run.run_dir / names[-1], picture)
+            write_picture(self.run.run_dir / names[-1], picture)
         if names:
-            self._outbox.append({"files": names, "step": report.step})
+            self.outbox.append({"files": names, "step": report.step})
 
     def flush(self) -> None:
-        if self._outbox.file is not None:
-            os.fsync(self._outbox.file.fileno())
+        if self.outbox.file is not None:
+            os.fsync(self.outbox.file.fileno())
 
     def close(self) -> None:
         """Add how the run ended, send the rest, and print a line if some could not be sent."""
@@ -436,49 +397,48 @@ class TrackedSink:
         status = "KILLED"
         if sys.exception() is not None:
             status = "FAILED"
-        elif self._last_step >= self._run.total_steps or self._run.has_ended():
+        elif self._last_step >= self.run.total_steps or self.run.has_ended():
             status = "FINISHED"
         try:
-            self._outbox.end(status, self._last_step, self._checkpoints)
+            self.outbox.end(status, self._last_step, self.checkpoints)
         finally:
             self._ending.set()
-            self._thread.join(self._close_s)
+            self._thread.join(self.close_s)
             if self._thread.is_alive() or self._failure:
-                why = self._failure or f"no answer within {self._close_s:g} s"
-                command = f"paceline runs send {shlex.quote(str(self._run.run_dir))}"
-                if uri := self._outbox.state.get("uri"):
+                why = self._failure or f"no answer within {self.close_s:g} s"
+                command = f"paceline runs send {shlex.quote(str(self.run.run_dir))}"
+                if uri := self.outbox.state.get("uri"):
                     command = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} {command}"
-                what = f"{self._outbox.num_waiting()} events could not be sent ({why})"
+                what = f"{self.outbox.num_waiting()} events could not be sent ({why})"
                 what += f"; they are kept, send them with: {command}"
-                self._run.say(f"{self._outbox.name}: {what}")
+                self.run.say(f"{self.outbox.name}: {what}")
 
     def _send(self) -> None:
         pause_s = 0.0
         failed_pause_s = FIRST_PAUSE_S
-        has_warned = False
-        while True:
+        has_warned = is_over = False
+        while not is_over:
             is_ending = self._ending.wait(pause_s)
             began_at = time.monotonic()
             try:
-                is_drained = self._outbox.send(self._tracker)
+                is_drained = self.outbox.send(self.tracker)
                 self._failure = ""
                 failed_pause_s = FIRST_PAUSE_S
-                pause_s = self._every_s
+                pause_s = self.every_s
                 if not is_drained:  # half of the time is left to the run
-                    pause_s = min(time.monotonic() - began_at, self._every_s)
+                    pause_s = min(time.monotonic() - began_at, self.every_s)
             except Exception as error:  # noqa: BLE001  # a server may answer anything
                 is_drained = True
                 self._failure = reason_of(error)
                 pause_s = failed_pause_s = min(2 * failed_pause_s, LONGEST_PAUSE_S)
                 if not has_warned and not self._ending.is_set():
                     has_warned = True
-                    what = f"{self._outbox.name} cannot be reached ({self._failure})"
+                    what = f"{self.outbox.name} cannot be reached ({self._failure})"
                     kept = "training continues, and what it should get is kept and sent later"
-                    self._run.say(f"warning: {what}; {kept}")
-            if is_ending and is_drained:
-                break
+                    self.run.say(f"warning: {what}; {kept}")
+            is_over = is_ending and is_drained
         try:
-            self._tracker.close()
+            self.tracker.close()
         except Exception as error:  # noqa: BLE001
             self._failure = reason_of(error)
 
@@ -486,8 +446,8 @@ class TrackedSink:
 def reason_of(error: BaseException) -> str:
     """Return why a request failed, such as "Connection refused", from the first cause."""
     cause = error
-    while (cause.__cause__ or cause.__context__) is not None:
-        cause = cause.__cause__ or cause.__context__ or cause
+    while inner := cause.__cause__ or cause.__context__:
+        cause = inner
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
     return words_of(error, 160)

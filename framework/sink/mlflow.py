@@ -4,7 +4,6 @@ import os
 import re
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, final
 from urllib.parse import urlsplit
 
@@ -35,12 +34,7 @@ class MLflowSink(TrackedSink):
 
     What cannot be sent stays in ``run_dir/outbox``, for a resumed run or ``paceline runs send``. A
     resumed run continues the same MLflow run. If the server has reports after its step, a new one
-    replaces it. The other arguments are those of TrackedSink.
-
-    Args:
-        uri: The tracking server; None: as ``MLFLOW_TRACKING_URI`` says.
-        experiment: The experiment's name. It is made if there is none.
-        name: The run's name; None: that of its directory.
+    replaces it. ``conf/sink/mlflow.yaml`` describes the options.
     """
 
     def __init__(
@@ -104,14 +98,15 @@ class MLflowTracker(Tracker):
 
         run_id = self._run_id = self._run_id or self._open()
         uploaded = self._outbox.state.setdefault("files", {})
-        metrics: list[Metric] = []
+        metrics = [
+            Metric(_key(name), value, event["time_ms"], event["step"])
+            for event in events
+            if "report" in event
+            for name, value in {**event["learned"], **event["measured"]}.items()
+        ]
+        for start in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
         for event in events:
-            if "report" in event:
-                for name, value in {**event["learned"], **event["measured"]}.items():
-                    metrics.append(Metric(_key(name), value, event["time_ms"], event["step"]))
-                continue
-            self._log_metrics(metrics)
-            metrics = []
             if "begin" in event:
                 self._client.update_run(run_id, "RUNNING")
                 known = self._client.get_run(run_id).data.params
@@ -135,12 +130,9 @@ class MLflowTracker(Tracker):
                 stat = path.stat()
                 identity = [stat.st_mtime_ns, stat.st_size]
                 if uploaded.get(name) != identity:
-                    folder = str(Path(name).parent)
-                    target = None if folder == "." else folder
-                    self._client.log_artifact(run_id, str(path), target)
+                    self._client.log_artifact(run_id, str(path), os.path.dirname(name) or None)
                     uploaded[name] = identity
                     self._outbox.save()
-        self._log_metrics(metrics)
 
     def _open(self) -> str:
         """Return the id of the server's run with our token, which is made if there is none."""
@@ -170,10 +162,6 @@ class MLflowTracker(Tracker):
         if not re.fullmatch("[0-9a-f]{32}", str(token)):
             return ()
         return self._client.search_runs([experiment_id], f"tags.`paceline.run` = '{token}'")
-
-    def _log_metrics(self, metrics: Sequence[Any]) -> None:
-        for start in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(self._run_id, metrics=metrics[start : start + MOST_METRICS])
 
 
 def _key(name: str) -> str:

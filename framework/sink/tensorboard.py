@@ -8,12 +8,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from torch.utils.tensorboard import SummaryWriter
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.base import (
-    array_pictures,
-    learned_values,
-    measured_values,
-    sample_pictures,
-)
+from framework.sink.base import array_pictures, learned_values, measured_values, sample_pictures
 
 
 @final

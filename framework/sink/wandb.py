@@ -16,6 +16,7 @@ from framework.system.user_code import needed
 NAME = "wandb"
 # Nothing is sent anywhere, the library's own statistics included.
 CLIENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+QUIET = ("disable_code", "disable_git", "silent", "x_disable_meta", "x_disable_stats")
 EXIT_CODES = {"FINISHED": 0, "KILLED": 1, "FAILED": 1}
 
 
@@ -72,22 +73,10 @@ class WandbTracker:
             for folder in (run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
                 shutil.rmtree(folder)
             self._hooks = sys.exit, sys.excepthook
-            settings = wandb.Settings(
-                console="off",
-                disable_code=True,
-                disable_git=True,
-                silent=True,
-                x_disable_meta=True,
-                x_disable_stats=True,
-            )
-            self._run = wandb.init(
-                mode="offline",
-                dir=str(run_dir),
-                id=run_id,
-                project=self._project,
-                name=self._name,
-                settings=settings,
-            )
+            quiet: dict[str, Any] = {"console": "off", **dict.fromkeys(QUIET, True)}
+            own = {"id": run_id, "project": self._project, "name": self._name}
+            settings = wandb.Settings(**quiet)
+            self._run = wandb.init(mode="offline", dir=str(run_dir), **own, settings=settings)
         for event in events:
             if "report" in event:
                 values = {**event["learned"], **event["measured"]}
