@@ -32,18 +32,17 @@ FARTHEST = 1 << 20  # pixels; vertices beyond are moved there, so that they fit 
 
 
 class _Object(NamedTuple):
-    """An object of an image. ``region``: JSON of its segmentation if masks are wanted, else b""."""
-
     box: tuple[float, float, float, float]  # left, top, right, bottom
     label: int
     keypoints: tuple[float, ...]
-    region: bytes
+    region: bytes  # JSON of its segmentation if masks are wanted
     is_crowd: bool
 
     @property
-    def area(self) -> float:
+    def layer(self) -> tuple[bool, float]:
+        """Small objects lie on top. Crowds are boxes around many objects, and lie below."""
         left, top, right, bottom = self.box
-        return (right - left) * (bottom - top)
+        return not self.is_crowd, (left - right) * (bottom - top)
 
 
 class _Image(NamedTuple):
@@ -94,6 +93,7 @@ class CocoInput(RowInput):
     def annotated(self) -> list[_Image]:
         """The images with their objects. DataError D101, D110, D161, D163, D193."""
         images: dict[Any, _Image] = {}
+        annotation: Any = None
         try:
             data: dict[str, Any] = json.loads(read_file(self.path))
             categories = sorted(data["categories"], key=lambda category: int(category["id"]))
@@ -119,17 +119,14 @@ class CocoInput(RowInput):
                     raise ValueError(f"image {entry['id']} has {height} x {width} pixels")
                 os.fsencode(name)  # TypeError or ValueError for what no file can be called
                 images[entry["id"]] = _Image(name, height, width, [])
-            for entry in data["annotations"]:
-                try:
-                    self._add(entry, images[entry["image_id"]], numbers)
-                except BROKEN as error:
-                    number = entry.get("id") if isinstance(entry, dict) else entry
-                    where = f"{self.path}: annotation {number}"
-                    what = f"is damaged ({type(error).__name__}: {words_of(error, 200)})"
-                    raise DataError(193, where, what, FIX) from error
+            for annotation in data["annotations"]:
+                self._add(annotation, images[annotation["image_id"]], numbers)
         except BROKEN as error:
+            where = self.path
+            if isinstance(annotation, dict):
+                where += f": annotation {annotation.get('id')}"
             what = f"not COCO annotations ({type(error).__name__}: {words_of(error, 200)})"
-            raise DataError(193, self.path, what, FIX) from error
+            raise DataError(193, where, what, FIX) from error
         kept = [image for image in images.values() if image.objects or self.empty == "keep"]
         if not kept:
             fix = "give annotations of images; input.empty=keep keeps those without an object"
@@ -167,9 +164,10 @@ class CocoInput(RowInput):
         # without the field, nothing numbers classes
         classes = self._names if "label" in self.fields else []
         counts = {"crowds": self._num_crowds, "boxes without area": self._num_flat}
-        notes = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        left_out = f" ({notes} left out)" if notes else ""
-        return Manifest(len(images), fields, classes, source=f"coco {self.path}{left_out}")
+        source = f"coco {self.path}"
+        if notes := ", ".join(f"{count} {what}" for what, count in counts.items() if count):
+            source += f" ({notes} left out)"
+        return Manifest(len(images), fields, classes, source=source)
 
     def row(self, index: int) -> Row:
         """Read an image. DataError D101, D106, D165, D172 (another size), D193 (a region)."""
@@ -192,12 +190,10 @@ class CocoInput(RowInput):
             "keypoints": np.array([item.keypoints for item in objects], np.float32).reshape(shape),
         }
         if "mask" in self.fields:
-            # Small objects lie on top. Crowds are boxes around many objects, and lie below.
-            by_size = sorted(image.objects, key=lambda item: (not item.is_crowd, -item.area))
             try:
                 regions = [
                     (json.loads(item.region), IGNORE if item.is_crowd else item.label + 1)
-                    for item in by_size
+                    for item in sorted(image.objects, key=lambda item: item.layer)
                 ]
                 row["mask"] = encode_png(painted(regions, height, width))
             except BROKEN as error:

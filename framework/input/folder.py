@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +12,6 @@ from framework.input.rows import Row, RowInput, read_file
 from framework.media.sound_video import SOUNDS
 from framework.store.files import SUFFIXES, Walked, images_of, is_class, loose_notes, walk
 from framework.store.foreign import check_classes, class_in, class_pattern, number_classes
-
-
-class _Labeled(NamedTuple):
-    names: list[str]  # relative paths
-    labels: np.ndarray  # int64
-    classes: list[str]
 
 
 @dataclass(eq=False)
@@ -50,35 +43,32 @@ class FolderInput(RowInput):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        loose = loose_notes(self.walked, len(self.items.names), self.noun)
+        loose = loose_notes(self.walked, len(self.items[0]), self.noun)
         return (*self.walked.notes("input.follow_links"), *loose)
 
     @cached_property
-    def items(self) -> _Labeled:
-        """The images with their labels. DataError D110, D191 if there is no image."""
+    def items(self) -> tuple[list[str], np.ndarray, list[str]]:
+        """Relative paths, labels (int64; none if not ``labeled``) and classes. DataError D110, D191."""
         classes, walked = self.classes, self.walked
-        files = f"files {' '.join(self.suffixes)}"
-        if self.labeled is False:
-            if not walked.names:
-                fix = f"give a folder of {files}"
-                raise walked.nothing(f"no {self.noun} here", fix, "input.follow_links")
-            known = check_classes((), classes, self.path)
-            return _Labeled(walked.names, np.zeros(0, np.int64), known)
-        what = f"no {self.noun} here"
-        if self.pattern is None:
-            pairs = images_of(walked)
-            classes = check_classes(list(filter(is_class, walked.folders)), classes, self.path)
-            what = f"no {self.noun} in any subfolder"
-        else:
-            pairs = [
-                (class_in(name, self.pattern, self._root + name), name) for name in walked.names
-            ]
-            pairs.sort(key=lambda pair: tuple(map(os.fsencode, pair)))
+        what, fix = f"no {self.noun} here", "give a folder of"
+        pairs = [("", name) for name in walked.names]
+        if self.labeled is not False:
+            fix = "one subfolder per class, or input.label_pattern;"
+            if self.pattern is None:
+                what = f"no {self.noun} in any subfolder"
+                pairs = images_of(walked)
+                classes = check_classes(list(filter(is_class, walked.folders)), classes, self.path)
+            else:
+                pairs = [(class_in(n, self.pattern, self._root + n), n) for n in walked.names]
+                pairs.sort(key=lambda pair: tuple(map(os.fsencode, pair)))
         if not pairs:
-            fix = f"one subfolder per class, or input.label_pattern; {files}"
+            fix = f"{fix} files {' '.join(self.suffixes)}"
             raise walked.nothing(what, fix, "input.follow_links")
+        names = [name for _, name in pairs]
+        if self.labeled is False:
+            return names, np.zeros(0, np.int64), check_classes((), classes, self.path)
         numbers, known = number_classes([label for label, _ in pairs], classes, self.path)
-        return _Labeled([name for _, name in pairs], np.array(numbers, np.int64), known)
+        return names, np.array(numbers, np.int64), known
 
     def described(self) -> Manifest:
         names, _, classes = self.items
@@ -90,19 +80,19 @@ class FolderInput(RowInput):
     @property
     def field(self) -> str:
         """The name of the field of files."""
-        return "audio" if self.items.names[0].lower().endswith(SOUNDS) else "image"
+        return "audio" if self.items[0][0].lower().endswith(SOUNDS) else "image"
 
     def row(self, index: int) -> Row:
         row: Row = {self.field: read_file(self.name(index))}
         if self.labeled is not False:
-            row["label"] = np.array(self.items.labels[index])
+            row["label"] = np.array(self.items[1][index])
         return row
 
     def key(self, index: int) -> str:
-        return self.items.names[index]
+        return self.items[0][index]
 
     def name(self, index: int) -> str:
-        return self._root + self.items.names[index]
+        return self._root + self.items[0][index]
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self.name(index),)

@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class IdxInput(ColumnInput):
     def __init__(self, images: str, labels: str) -> None:
         self.path, self.labels = images, labels
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> dict[str, np.ndarray]:
         images, labels = read_idx(self.path), read_idx(self.labels)
         if images.ndim != 3 or labels.ndim != 1:
             what = f"images of shape {images.shape}, labels {labels.shape}"

@@ -8,7 +8,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -18,11 +18,10 @@ from framework.contracts import records as contract
 from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
 from framework.contracts.records import LABEL, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError, listed
-from framework.media.decode import shared_channels
-from framework.media.header import BadImage, read_header
 from framework.media.sound_video import is_sound, is_video
 from framework.store import foreign
 from framework.store.files import unreadable
+from framework.store.folder_store import image_field
 from framework.store.foreign import OF_STRINGS
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
@@ -117,8 +116,8 @@ class ColumnInput(contract.InputTraits, ABC):
     kind: ClassVar[str]  # for the manifest's source
 
     @abstractmethod
-    def load(self) -> dict[str, Any]:
-        """Return an array, or an object that can be sliced like one, for each field."""
+    def load(self) -> dict[str, np.ndarray]:
+        """Return an array for each field."""
 
     @abstractmethod
     def item_files(self, index: int) -> Sequence[str]:
@@ -128,7 +127,7 @@ class ColumnInput(contract.InputTraits, ABC):
         return {name: v for name, v in self.__dict__.items() if name not in ("arrays", "manifest")}
 
     @cached_property
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, np.ndarray]:
         return self.load()
 
     @cached_property
@@ -139,12 +138,15 @@ class ColumnInput(contract.InputTraits, ABC):
         largest = -1
         label = arrays.get(LABEL)
         if label is not None and is_class_number(label.dtype.kind, label.shape[1:]):
-            largest = largest_label(label[:])
+            largest = largest_label(label)
         classes = foreign.numbered_classes(largest, self.classes, self.path)
         return Manifest(count, fields, classes, source=f"{self.kind} {self.path}")
 
     def read(self, start: int, stop: int) -> Chunk:
-        records = {name: foreign.native(array[start:stop]) for name, array in self.arrays.items()}
+        records = {  # copies: a part of a memory map may be read-only, and not aligned
+            name: np.array(array[start:stop], array.dtype.newbyteorder("="), order="C")
+            for name, array in self.arrays.items()
+        }
         return Chunk(records, contract.NumberKeys(start, stop))
 
     def name(self, index: int) -> str:
@@ -200,10 +202,13 @@ def read_file(path: str) -> bytes:
         raise unreadable(path, error) from error
 
 
-def field_of(value: Any, where: str) -> Field:
+def field_of(
+    value: Any, where: str, count: int = 1, read: Callable[[int], Any] | None = None
+) -> Field:
     """Return the field of a value. A ``str`` is a text, ``bytes`` are a file.
 
-    DataError D106 for bytes of no image, sound or video, D167 for what a store cannot hold.
+    An image is one of ``count`` that ``read`` returns: it is gray if a sample of them is. DataError
+    D106 for bytes of no image, sound or video, D167 for what a store cannot hold.
     """
     if isinstance(value, str):
         return foreign.field_of_kind(value, "text")
@@ -212,12 +217,9 @@ def field_of(value: Any, where: str) -> Field:
             return foreign.field_of_kind(value, "audio")
         if is_video(value):
             return VIDEO
-        try:
-            return Field("uint8", (read_header(value).colors, None, None), "image")
-        except (BadImage, ValueError) as error:
-            name = where.rpartition(": ")[2]
-            fix = f"correct or remove it; if it is none, add 'input.kinds={{{name}: bytes}}'"
-            raise DataError(106, where, f"not a readable image ({error})", fix) from error
+        name = where.rpartition(": ")[2]
+        fix = f"correct or remove it; if it is none, add 'input.kinds={{{name}: bytes}}'"
+        return image_field(where, count, read or (lambda _: value), fix=fix)
     kind = getattr(value, "dtype", type(value).__name__)
     if not isinstance(value, np.ndarray) or value.dtype.name not in foreign.DTYPES:
         fix = "give arrays of plain numbers, a text, or an image file's bytes"
@@ -233,48 +235,36 @@ def first_fields(
 ) -> dict[str, Field]:
     """Return the fields of the first record of the first readable item.
 
-    An image field is gray if this image and a sample of the others are. If all of up to
-    ``MAX_BAD_ITEMS`` items are bad, raise the first one's error; D110 if no item gives a record.
+    If all of up to ``MAX_BAD_ITEMS`` items are bad, raise the first one's error; D110 if no item
+    gives a record.
     """
+
+    def value_of(first: int, field: str, number: int) -> Any:
+        return next(iter(rows(first + number)), {}).get(field)
+
     errors: list[DataError] = []
     for index in range(num_items):
+        fields: dict[str, Field] = {}
         try:
-            first = next(iter(rows(index)), None)
-            if first is not None:
-                return _fields_of(first, rows, range(index, num_items), kinds, name(index))
+            row: Row = next(iter(rows(index)), {})
+            for field, value in row.items():
+                if field in kinds:
+                    fields[field] = foreign.field_of_kind(value, kinds[field])
+                    continue
+                read = partial(value_of, index, field)
+                fields[field] = field_of(value, f"{name(index)}: {field}", num_items - index, read)
         except DataError as error:
             errors.append(error)
             if len(errors) == MAX_BAD_ITEMS:
                 break
+        else:
+            if fields:
+                foreign.check_present(kinds, fields)
+                return fields
     if errors:
         raise errors[0]
     fix = "check the items, and the records that the function returns for them"
     raise DataError(110, name(0), "no item gives a record", fix)
-
-
-def _fields_of(
-    first: Row,
-    rows: Callable[[int], Sequence[Row]],
-    items: range,
-    kinds: Mapping[str, str],
-    where: str,
-) -> dict[str, Field]:
-    """Return the fields of the first record of ``items``."""
-    foreign.check_present(kinds, first)
-    fields: dict[str, Field] = {}
-    for name, value in first.items():
-        if name in kinds:
-            fields[name] = foreign.field_of_kind(value, kinds[name])
-            continue
-        fields[name] = field_of(value, f"{where}: {name}")
-        if fields[name].encoding == "image":
-
-            def image(number: int, name: str = name) -> Any:
-                return next(iter(rows(items[number])), {}).get(name)
-
-            channels = shared_channels(len(items), image)
-            fields[name] = replace(fields[name], shape=(channels, None, None))
-    return fields
 
 
 def chunk_of(
