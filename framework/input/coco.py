@@ -129,8 +129,7 @@ class CocoInput(RowInput):
             raise DataError(193, where, what, FIX) from error
         kept = [image for image in images.values() if image.objects or self.empty == "keep"]
         if not kept:
-            fix = "give annotations of images; input.empty=keep keeps those without an object"
-            raise DataError(110, self.path, "no image", fix)
+            raise DataError(110, self.path, "no image with an object", "set input.empty=keep")
         return kept
 
     def _add(self, entry: dict[str, Any], image: _Image, numbers: dict[int, int]) -> None:

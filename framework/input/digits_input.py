@@ -11,7 +11,6 @@ from framework.errors import ConfigError
 
 DIGITS = Path(__file__).with_name("digits.npz")  # digits.txt names its source and license
 VAL_EVERY = 5  # every fifth digit is for validation: 360 of 1,797
-SPLITS = ("train", "val")
 
 
 @final
@@ -22,7 +21,7 @@ class DigitsInput:
     """
 
     def __init__(self, split: str) -> None:
-        if split not in SPLITS:
+        if split not in ("train", "val"):
             raise ConfigError(116, f"input.split = {split}", "not a split", "choose train or val")
         self.split = split
 
@@ -41,9 +40,8 @@ class DigitsInput:
     def manifest(self) -> Manifest:
         images, labels, _ = self.arrays
         fields = {"image": Field("uint8", images.shape[1:]), "label": Field("int64", ())}
-        classes = [str(number) for number in range(10)]
         source = f"scikit-learn digits, {self.split}"
-        return Manifest(len(labels), fields, classes, source=source)
+        return Manifest(len(labels), fields, list("0123456789"), source=source)
 
     def read(self, start: int, stop: int) -> Chunk:
         images, labels, numbers = self.arrays

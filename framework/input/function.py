@@ -37,8 +37,8 @@ class FunctionInput(RowsInput):
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.items is None):
-            fix = "name files, or list items"
-            raise ConfigError(163, "input.path, input.items", "give one of the two", fix)
+            where = "input.path, input.items"
+            raise ConfigError(163, where, "give one of the two", "name files, or list items")
         self.classes = check_classes((), self.classes, self.function)
         self.own_code = digest_of(self.call, (self.function.partition(".")[0],))
 
@@ -46,8 +46,7 @@ class FunctionInput(RowsInput):
     def keyed_items(self) -> list[tuple[str, Any]]:
         """The key of each item, and the function's argument. DataError D101, D110."""
         if self.path is not None and os.path.isdir(self.path):
-            names = walk(self.path).names
-            items = [(name, os.path.join(self.path, name)) for name in names]
+            items = [(name, os.path.join(self.path, name)) for name in walk(self.path).names]
         elif self.path is not None:
             items = [(path, path) for path in named_files(self.path)]
         else:
@@ -84,8 +83,7 @@ def rows_of(call: MakeRecords, argument: Any, function: str, where: str, fix: st
     """Return the records, a dict or several, that a user's function makes of ``argument``.
 
     UserRecordError U100 for an error of the function, DataError D168 for one of a library; errors
-    of ours stay. ``where`` names the argument, and ``fix`` is another way than to correct the
-    function.
+    of ours stay. ``where`` names the argument, and ``fix`` is an alternative to a correction.
     """
     try:
         made = call(argument)
@@ -95,8 +93,8 @@ def rows_of(call: MakeRecords, argument: Any, function: str, where: str, fix: st
         raise
     except (Exception, SystemExit) as error:
         fix = f"correct the function, or {fix}"
-        package = f"{function.partition('.')[0]}."
-        fault = user_error(error, (package,), where, fix, UserRecordError)
+        packages = (f"{function.partition('.')[0]}.",)
+        fault = user_error(error, packages, where, fix, UserRecordError)
         if fault is None:
             what = f"{function} raised {type(error).__name__}: {words_of(error)}"
             fault = DataError(168, where, what, fix)

@@ -31,15 +31,13 @@ def read_idx(path: str) -> np.ndarray:
                 what = f"holds more than {most} bytes, compressed to {size}"
                 raise DataError(113, path, what, "unpack it with gzip -d if you trust it")
     except FileNotFoundError as error:
-        fix = "give an IDX file such as train-images-idx3-ubyte.gz"
-        raise DataError(101, path, "no such file", fix) from error
+        raise DataError(101, path, "no such file", "give an IDX file") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
     num_dimensions = int.from_bytes(data[3:4], "big")
     start = 4 + 4 * num_dimensions
     if not data.startswith(IDX) or len(data) < start:
-        fix = "give the file as it was published"
-        raise DataError(113, path, "not an IDX file of unsigned bytes", fix)
+        raise DataError(113, path, "not an IDX file of unsigned bytes", "get the file again")
     shape = struct.unpack_from(f">{num_dimensions}I", data, 4)
     if len(data) - start != math.prod(shape):
         what = f"truncated: {shape} wants {math.prod(shape)} bytes, have {len(data) - start}"

@@ -120,8 +120,8 @@ class ListInput(RowInput):
                 parsed[field] = Column(kind, column or field)
                 continue
             if column and not re.fullmatch(r"\d{1,6}", column):
-                fix = "number columns from 0, or give a table with a header"
-                raise ConfigError(162, where, f"{column!r} is not a number", fix)
+                what = f"{column!r} is not a number"
+                raise ConfigError(162, where, what, "number columns from 0, or set input.header")
             parsed[field] = Column(kind, int(column or number))
         return parsed
 
@@ -209,8 +209,7 @@ class ListInput(RowInput):
             elif kind == "class":
                 values[field] = foreign.class_in(cell, self.pattern, where)
             elif kind == "text" and SURROGATE.search(cell):
-                fix = "convert the table to UTF-8, or leave the column out"
-                raise DataError(162, where, f"{field} is not UTF-8 text", fix)
+                raise DataError(162, where, f"{field} is not UTF-8 text", "convert it to UTF-8")
             elif kind in NUMBERS:
                 pattern, read, least, most, dtype = NUMBERS[kind]
                 wrong = f"is not {kind}"
@@ -219,8 +218,8 @@ class ListInput(RowInput):
                     if least <= values[field] <= most:
                         continue
                     wrong = f"is not finite, or does not fit {dtype}"
-                fix = "correct the row, or input.columns"
-                raise DataError(162, where, f"{cell[:100]!r} {wrong}", fix)
+                what = f"{cell[:100]!r} {wrong}"
+                raise DataError(162, where, what, "correct the row, or input.columns")
         return values
 
     def _check_inside(self, path: str, root: str, where: str) -> None:

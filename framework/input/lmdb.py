@@ -35,8 +35,7 @@ class LMDBInput(RowInput):
         for pattern in self.patterns.values():
             if key_expression(pattern).groups != 1:
                 what = f"{pattern!r} must have one %d, %09d or %s"
-                fix = "mark what the keys of a record share"
-                raise ConfigError(162, f"input.fields = {fields}", what, fix)
+                raise ConfigError(162, f"input.fields = {fields}", what, "mark what keys share")
 
     @cached_property
     def file(self) -> ForeignLMDB:

@@ -95,8 +95,7 @@ class PairsInput(RowInput):
                 lines.append(f"{name} (not in {', '.join(missing)})")
             more = "; ..." if len(unmatched) > 10 else ""
             what = f"{len(unmatched)} unmatched names: {'; '.join(lines)}{more}"
-            fix = "complete the trees, or set input.unmatched=skip"
-            raise DataError(160, where, what, fix)
+            raise DataError(160, where, what, "complete the trees, or set input.unmatched=skip")
         if not shared:
             fix = f"files {' '.join(SUFFIXES)} .npy under each"
             raise DataError(110, where, "no name is in every tree", fix)
@@ -125,5 +124,4 @@ class PairsInput(RowInput):
         return tuple(self._paths(index).values())
 
     def _paths(self, index: int) -> dict[str, str]:
-        name = self.items[0][index]
-        return {field: tree.files[name] for field, tree in self.trees.items()}
+        return {field: tree.files[self.key(index)] for field, tree in self.trees.items()}

@@ -263,8 +263,7 @@ def first_fields(
                 return fields
     if errors:
         raise errors[0]
-    fix = "check the items, and the records that the function returns for them"
-    raise DataError(110, name(0), "no item gives a record", fix)
+    raise DataError(110, name(0), "no item gives a record", "check the items, or the function")
 
 
 def chunk_of(

@@ -111,8 +111,7 @@ class StoreInput(contract.InputTraits):
         for path, other in zip(self.paths[1:], others, strict=True):
             if other.fields != first.fields:
                 what = f"its fields {_text(other)} are not {self.paths[0]}'s {_text(first)}"
-                fix = "pack it with the same pack.size and encode first"
-                raise DataError(169, path, what, fix)
+                raise DataError(169, path, what, "pack it with the same pack.size and encode first")
             if bool(other.classes) != bool(first.classes):
                 what = f"only one of it and {self.paths[0]} names its classes"
                 raise DataError(169, path, what, "pack both with classes, or both without")
@@ -193,8 +192,7 @@ class StoreInput(contract.InputTraits):
             read = store.read(indices)
             if damaged := store.damaged(indices, read):
                 what = "its bytes are not what their CRC32 says"
-                fix = "see what else is damaged with paceline verify"
-                raise DataError(166, store.name(damaged[0]), what, fix)
+                raise DataError(166, store.name(damaged[0]), what, "run paceline verify")
             records = as_written(read)
             if LABEL in records:
                 records[LABEL] = self.renumbered(records[LABEL], number)
@@ -349,9 +347,7 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
     known = [own for own, field in fields.items() if is_number(field) or field.kind == "text"]
     for name in columns.keys() - {*known, naming[0]}:
         what = f"its column {name} is not a field with one number or text per record"
-        fix = "input.add=MODULE.FUNCTION makes new fields"
-        if known:
-            fix = f"choose from {listed(known)}; {fix}"
+        fix = f"choose from {listed(known)}; input.add=MODULE.FUNCTION makes new fields"
         raise DataError(253, path, what, fix)
     named = columns.pop(naming[0])
     numbers: dict[str, int] = {}  # of the records that are named, by what names them

@@ -98,8 +98,8 @@ class TFRecordInput(RowInput):
         return np.array(frames, np.int64)
 
     def described(self) -> Manifest:
-        classes = self.classes or []
-        return Manifest(len(self.frames), {}, classes, source=f"tfrecord {self.path}")
+        source = f"tfrecord {self.path}"
+        return Manifest(len(self.frames), {}, self.classes or [], source=source)
 
     def row(self, index: int) -> Row:
         name = self.name(index)
@@ -133,8 +133,7 @@ class TFRecordInput(RowInput):
             array: Any = arrays.get(values.WhichOneof("kind"))
             kind = self.kinds.get(field)
             if array is not None:
-                is_scalar = len(array) == 1 and kind is None
-                row[field] = array.reshape(()) if is_scalar else array
+                row[field] = array.reshape(()) if len(array) == 1 and kind is None else array
                 continue
             texts = values.bytes_list.value
             if len(texts) != 1:

@@ -286,8 +286,7 @@ def label_colors() -> np.ndarray:
     numbers = np.arange(256, dtype=np.uint8)
     colors = np.zeros((256, 3), np.uint8)
     for bit in range(8):
-        channel = bit % 3
-        colors[:, channel] |= (numbers >> bit & 1) << (7 - bit // 3)
+        colors[:, bit % 3] |= (numbers >> bit & 1) << (7 - bit // 3)
     colors[IGNORE] = 224
     return colors
 

@@ -261,10 +261,9 @@ def _tiff(data: Any) -> ImageHeader:
         pieces = zip(tags.values(starts), tags.values(lengths), strict=False)
         if max((start + length for start, length in pieces), default=0) > len(tags.data):
             raise BadImage("truncated")
-    gray = tags.values(PHOTOMETRIC, 2)[0] in (0, 1)
     samples = tags.values(SAMPLES, 1)[0]
     channels = min(max(samples, 3), 4)
-    if gray:
+    if tags.values(PHOTOMETRIC, 2)[0] in (0, 1):  # gray
         channels = min(samples, 2)
     bit_depth = max(tags.values(BITS, 1), default=1)
     if tags.values(NUMBER_FORMAT, 1)[0] != 1:  # signed, or floating point
@@ -272,9 +271,8 @@ def _tiff(data: Any) -> ImageHeader:
     orientation = tags.values(ORIENTATION, 1)[0]
     if not 1 <= orientation <= 8:
         orientation = 1
-    height = tags.values(HEIGHT, 0)[0]
-    width = tags.values(WIDTH, 0)[0]
-    return ImageHeader("tiff", height, width, channels, bit_depth, orientation, 1 + tags.more)
+    size = tags.values(HEIGHT, 0)[0], tags.values(WIDTH, 0)[0]
+    return ImageHeader("tiff", *size, channels, bit_depth, orientation, 1 + tags.more)
 
 
 READERS = {

@@ -266,8 +266,7 @@ def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) ->
 
     ``windows`` are those of their images, and ``size`` is what these are scaled to, if they are.
     """
-    corners = boxes.view(-1, 2, 2)
-    moved, limits = _moved(corners, windows.unsqueeze(1).expand(-1, 2, -1), size)
+    moved, limits = _moved(boxes.view(-1, 2, 2), windows.unsqueeze(1).expand(-1, 2, -1), size)
     moved = torch.minimum(moved.clamp_min(0), limits)
     return torch.cat([moved.amin(1), moved.amax(1)], dim=1)  # a flip exchanges left and right
 
@@ -276,8 +275,7 @@ def moved_points(points: Tensor, windows: Tensor, size: tuple[int, int] | None) 
     """Return points, float32 [n, 2 or 3], as ``moved_boxes`` does; outside, the visibility is 0."""
     moved, limits = _moved(points[:, :2], windows, size)
     outside = ((moved < 0) | (moved > limits)).any(1, keepdim=True)
-    visibility = points[:, 2:].masked_fill(outside, 0)
-    return torch.cat([moved, visibility], dim=1)
+    return torch.cat([moved, points[:, 2:].masked_fill(outside, 0)], dim=1)
 
 
 def boxes_in_image(
@@ -289,10 +287,8 @@ def boxes_in_image(
     """
     top, left, height, width = window[:4]
     scale = torch.tensor([width / seen[1], height / seen[0]] * 2)
-    start = torch.tensor([left, top] * 2)
-    limit = torch.tensor([size[1], size[0]] * 2)
-    moved = boxes.float() * scale + start
-    return torch.minimum(moved.clamp_min(0), limit)
+    moved = boxes.float() * scale + torch.tensor([left, top] * 2)
+    return torch.minimum(moved.clamp_min(0), torch.tensor([size[1], size[0]] * 2))
 
 
 def map_in_image(numbers: np.ndarray, window: Sequence[int], size: tuple[int, int]) -> np.ndarray:

@@ -253,8 +253,7 @@ def _decoded(container: Any, stream: Any, max_pixels: int) -> Iterator[_Timed]:
             hours, minutes, seconds = stream.metadata.get("DURATION", "").split(":")
             declared = (int(hours) * 60 + int(minutes)) * 60 + Fraction(seconds)
     if end - start < ENOUGH * declared:
-        seconds = f"{float(end - start):.3g} of {float(declared):.3g} seconds"
-        raise BadVideo(f"truncated: {seconds}")
+        raise BadVideo(f"truncated: {float(end - start):.3g} of {float(declared):.3g} seconds")
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:

@@ -64,9 +64,8 @@ class MLflowTracker(Tracker):
         needed("mlflow", "mlflow")
         uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         if not uri:
-            what = "names no tracking server"
             fix = "give sink.mlflow.uri=http://HOST:PORT, or set MLFLOW_TRACKING_URI"
-            raise ConfigError(370, "sink.mlflow.uri = null", what, fix)
+            raise ConfigError(370, "sink.mlflow.uri = null", "names no tracking server", fix)
         for variable, value in CLIENT.items():
             os.environ.setdefault(variable, value)
         from mlflow import MlflowClient  # noqa: PLC0415  # takes a second, and reads the variables

@@ -73,17 +73,14 @@ class WandbTracker:
             for folder in (run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
                 shutil.rmtree(folder)
             self._hooks = sys.exit, sys.excepthook
-            quiet: dict[str, Any] = {"console": "off", **dict.fromkeys(QUIET, True)}
-            own = {"id": run_id, "project": self._project, "name": self._name}
-            settings = wandb.Settings(**quiet)
-            self._run = wandb.init(mode="offline", dir=str(run_dir), **own, settings=settings)
+            own = {"id": run_id, "project": self._project, "name": self._name, "dir": str(run_dir)}
+            settings: dict[str, Any] = {"console": "off", **dict.fromkeys(QUIET, True)}
+            self._run = wandb.init(mode="offline", settings=settings, **own)
         for event in events:
             if "report" in event:
-                values = {**event["learned"], **event["measured"]}
-                self._run.log(values, step=event["step"])
+                self._run.log({**event["learned"], **event["measured"]}, step=event["step"])
             elif "begin" in event:
-                config = read_config(run_dir, event["begin"])
-                self._run.config.update(config, allow_val_change=True)
+                self._run.config.update(read_config(run_dir, event["begin"]), allow_val_change=True)
             elif "end" in event:
                 self._exit_code = EXIT_CODES[event["end"]]
             for name in event.get("files", ()):  # pictures to the charts, others as links
