@@ -202,9 +202,6 @@ class StoreInput(contract.InputTraits):
             named = self.new_values.records
             _, rows, places = np.intersect1d(named, numbers, True, return_indices=True)
             for name, values in self.new_values.values.items():
-                if isinstance(values, np.ndarray):
-                    chunk.records[name][places] = values[rows]
-                    continue
                 for row, place in zip(rows.tolist(), places.tolist(), strict=True):
                     chunk.records[name][place] = values[row]
         return chunk

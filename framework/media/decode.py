@@ -9,10 +9,8 @@
 - Animations, several pages, more than 8 bits and truncated files are refused.
 
 Label maps are PNGs whose samples, gray values or indices into a palette, are class numbers. Those
-of 1, 2 or 4 bits are not stretched to 255.
-
-JPEG goes to libjpeg-turbo through simplejpeg, which releases the GIL. Other formats, and JPEGs with
-rare subsampling, go to OpenCV. ``tests/media/test_golden_pixels.py`` holds all to these rules.
+of 1, 2 or 4 bits are not stretched to 255. ``tests/media/test_golden_pixels.py`` holds decoders to
+these rules.
 """
 
 import os
@@ -89,8 +87,7 @@ def window_pixels(
     top, left, height, width, _ = window
     d = 1
     if header.format == "jpeg" and header.orientation == 1 and size is not None:
-        fits = (d for d in DENOMINATORS if height >= d * size[0] and width >= d * size[1])
-        d = next(fits, 1)
+        d = next((d for d in DENOMINATORS if height >= d * size[0] and width >= d * size[1]), 1)
     image = orient(_stored(data, header, channels, d), header.orientation)
     row, column = (top + d // 2) // d, (left + d // 2) // d
     rows = min(len(image) - row, (height + d // 2) // d)
@@ -244,8 +241,7 @@ def labels_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> 
     if header.format != "png":
         raise BadLabels(f"a {header.format.upper()}: a label map must be a PNG")
     if data[25] not in (GRAY, PALETTE):
-        what = "colors or alpha: a label map must be a PNG with one gray channel or a palette"
-        raise BadLabels(what)
+        raise BadLabels("colors or alpha: a label map must be a gray PNG, or one with a palette")
     if header.bit_depth > deepest:
         raise BadLabels("numbers of 16 bits: map them to 0..255 with input.values")
     return header
@@ -255,8 +251,7 @@ def decode_labels(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> 
     """Return class numbers [H, W, 1], upright: uint8, or uint16. See ``labels_header``."""
     header = labels_header(data, max_pixels, deepest)
     _check_png(data)
-    # A gray PNG of the same samples, so that the decoder does not change them: without palette,
-    # transparency, gamma and orientation.
+    # A gray PNG of the same samples, without palette, transparency, gamma and orientation.
     parts = [bytes(data[:8])]
     for kind, at, length in headers.png_chunks(data):
         content = bytes(data[at : at + length])

@@ -1,7 +1,5 @@
 """Reads the header of an image file without decoding it: pure Python that checks every offset.
 
-The first bytes tell JPEG, PNG, GIF, WebP, BMP and TIFF apart, not the file's name.
-
 Source: the specifications of the formats; EXIF 2.32, 4.6.4 for the orientation.
 """
 

@@ -2,13 +2,11 @@
 
 Shrinking is antialiased by a triangle filter over the source pixels under each result, like
 bilinear resizing in Pillow and torchvision (within 1 level). Growing is linear. The filter is
-``native/scale.c``, which takes a slice of images at once and holds Python's lock for none. Without
-a compiler, it is torch's and OpenCV's.
+``native/scale.c``, or torch's and OpenCV's without a compiler.
 
-Slices of JPEGs are decoded in C, too. Beside a GPU, a thread that holds Python's lock stops the
-thread that launches the step's kernels. What C does not read is left to ``decode.window_pixels``. C
-calls libjpeg-turbo's own interface (TurboJPEG 3), which comes with the package ``turbojpeg`` (the
-extra ``turbo``) or the system.
+Slices of JPEGs are decoded in C, too, by TurboJPEG 3, which comes with the extra ``turbo`` or the
+system: beside a GPU, a thread that holds Python's lock stops the thread that launches the kernels.
+What C does not read is left to ``decode.window_pixels``.
 """
 
 import ctypes

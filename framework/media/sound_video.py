@@ -1,9 +1,7 @@
 """Sound and video files in memory, and frames as packing stores them.
 
-- WAV and FLAC files are read: their header, a window of their samples, another rate.
 - PyAV decodes the frames of videos. A frame is uint8 [H, W, 3] (RGB), turned upright by the file's
-  rotation.
-- Only the formats of ``VIDEOS`` are read. Others may name further files or addresses.
+  rotation. Only the formats of ``VIDEOS`` are read: others may name further files or addresses.
 - A frame that the decoder had to repair, another size, and a missing end are errors, which MPEG-PS
   does not show.
 
@@ -182,8 +180,7 @@ def video_frames(data: Any, rate: Fraction | None, max_pixels: int) -> Iterator[
     """Yield the frames of a file in memory: uint8 [H, W, 3], at most ``max_pixels`` each.
 
     ``rate`` is frames per second: at each tick, the frame that is shown then. None: all frames.
-    BadVideo for a damaged file, or one of larger frames or too many; ResourceError R112 without
-    PyAV.
+    BadVideo for a damaged file, or one of larger frames or too many; ResourceError R112.
     """
     needed("av", "video")
     import av  # noqa: PLC0415
