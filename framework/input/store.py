@@ -97,12 +97,12 @@ class StoreInput(contract.InputTraits):
         options = dict(manifest.options)
         if self.new_values is not None:
             options["relabel"] = f"{self.relabel} (sha256 {self.new_values.sha256})"
-        if self._records is not None:
+        if self.select is not None:
             options["select"] = self.select
-            manifest = replace(manifest, num_records=len(self._records))
         if self._add is not None:
             options["add"] = self._function
-        return replace(manifest, fields={**manifest.fields, **self._new_fields}, options=options)
+        fields = {**manifest.fields, **self._new_fields}
+        return replace(manifest, num_records=len(self._records), fields=fields, options=options)
 
     @cached_property
     def _stored(self) -> Manifest:
@@ -144,11 +144,12 @@ class StoreInput(contract.InputTraits):
         return read_new_values(self.relabel, self._stored, keys)
 
     @cached_property
-    def _records(self) -> np.ndarray | None:
-        """The numbers of the selected records in all stores, ascending: int64 [n]; None: all."""
+    def _records(self) -> np.ndarray | range:
+        """The numbers of the selected records in all stores, ascending."""
+        count = self._stored.num_records
         if self.select is None:
-            return None
-        return selected(self.select, _Facts(self), self._stored.num_records, WORDS)
+            return range(count)
+        return selected(self.select, _Facts(self), count, WORDS)
 
     @cached_property
     def _new_fields(self) -> dict[str, Field]:
@@ -156,13 +157,12 @@ class StoreInput(contract.InputTraits):
         if self._add is None:
             return {}
         own = self._stored.fields
-        count = self._stored.num_records if self._records is None else len(self._records)
         kinds = {name: kind for name, kind in self.kinds.items() if name not in own}
 
         def rows(index: int) -> list[Row]:
             return self._added(self._read_stored(index, index + 1), index)
 
-        fields = first_fields(count, rows, self.name, kinds)
+        fields = first_fields(len(self._records), rows, self.name, kinds)
         if present := [name for name in fields if name in own]:
             what = f"makes the field {present[0]}, which the records have already"
             fix = "give it another name; input.relabel=TABLE replaces numbers and texts"
@@ -180,7 +180,7 @@ class StoreInput(contract.InputTraits):
 
     def _read_stored(self, start: int, stop: int) -> Chunk:
         """Return records without the fields of ``add``."""
-        numbers = np.arange(start, stop) if self._records is None else self._records[start:stop]
+        numbers = np.asarray(self._records[start:stop], np.int64)
         cuts = np.searchsorted(numbers, self.starts)
         parts: list[Chunk] = []
         for number, store in enumerate(self.stores):
@@ -273,7 +273,7 @@ class StoreInput(contract.InputTraits):
 
     def _place(self, index: int) -> tuple[int, int]:
         """Return the number of the store that has an item, and the item's record there."""
-        record = index if self._records is None else int(self._records[index])
+        record = int(self._records[index])
         number = bisect_right(self.starts, record) - 1
         return number, record - self.starts[number]
 
