@@ -262,17 +262,10 @@ def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
     """Return the nodes of a file that a pattern names, by what its stars stand for."""
     parts = map(re.escape, pattern.strip("/").split(WILD))
     expression = re.compile("([^/]*)".join(parts), re.DOTALL)
-    nodes: dict[str, _Node] = {}
-    for name, dataset in file.datasets.items():
-        match = expression.fullmatch(name)
-        if match is None:
-            continue
-        key = "/".join(match.groups())
-        if key in nodes:
-            what = f"{nodes[key].name!r} and {name!r} are one record"
-            raise DataError(163, file.path, what, "correct input.fields")
-        nodes[key] = _Node(file, name, dataset)
-    return nodes
+    names = list(file.datasets)
+    places = of_rows.places_of(file.path, names, expression, lambda *stars: "/".join(stars))
+    nodes = [_Node(file, names[place], file.datasets[names[place]]) for place in places.values()]
+    return dict(zip(places, nodes, strict=True))
 
 
 def _first(values: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError, listed
-from framework.input.rows import Row, RowInput, shared_names, text_by_field
+from framework.input.rows import Row, RowInput, places_of, shared_names, text_by_field
 from framework.media.header import is_image
 from framework.media.sound_video import is_sound
 from framework.store import foreign
@@ -48,21 +48,10 @@ class LMDBInput(RowInput):
         DataError D110, D160 for a name that a field lacks, D163 for two keys of one record.
         """
         keys = self.file.keys
-        matches: dict[str, dict[Any, int]] = {field: {} for field in self.patterns}
-        for field, places in matches.items():
-            pattern = self.patterns[field]
-            expression, is_number = key_expression(pattern), "%s" not in pattern.replace("%%", "")
-            for place, key in enumerate(keys):
-                match = expression.fullmatch(key)
-                if match is None:
-                    continue
-                name: Any = match.group(1)
-                if is_number:
-                    name = int(name)
-                if name in places:
-                    what = f"the keys {keys[places[name]]!r} and {key!r} are one record"
-                    raise DataError(163, self.path, what, "give the number of digits, as in %09d")
-                places[name] = place
+        matches: dict[str, dict[Any, int]] = {}
+        for field, pattern in self.patterns.items():
+            kind = str if "%s" in pattern.replace("%%", "") else int
+            matches[field] = places_of(self.path, keys, key_expression(pattern), kind)
         names = shared_names(self.path, matches)
         if not names:
             what = f"no key is as input.fields says; the first keys: {listed(keys[:10])}"

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import NamedTuple, final
 
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.rows import Row, RowInput, read_file, text_by_field
+from framework.input.rows import Row, RowInput, places_of, read_file, text_by_field
 from framework.store.files import SUFFIXES, Walked, walk
 from framework.store.foreign import value_of
 
@@ -58,17 +59,9 @@ class PairsInput(RowInput):
                 expression = "".join(parts)
             walked = walk(root, (*SUFFIXES, ".npy"), self.follow_links)
             pattern = re.compile(expression, re.DOTALL)
-            files: dict[str, str] = {}
-            for name in walked.names:
-                match = pattern.fullmatch(name)
-                if match is None:
-                    continue
-                path = os.path.join(root, name)
-                key = "/".join(part for part in match.groups() if part)
-                if key in files:
-                    what = f"matches the same name {key!r} as {files[key]}"
-                    raise DataError(163, path, what, "remove one of them, or narrow input.fields")
-                files[key] = path
+            paths = [os.path.join(root, name) for name in walked.names]
+            places = places_of(root, walked.names, pattern, lambda *p: "/".join(filter(None, p)))
+            files = {key: paths[place] for key, place in places.items()}
             trees[field] = _Tree(files, walked)
         return trees
 
@@ -84,9 +77,10 @@ class PairsInput(RowInput):
         for tree in trees.values():
             if not tree.files and tree.walked.links:
                 raise tree.walked.nothing("no file matches", "", "input.follow_links")
-        shared = set.intersection(*(set(tree.files) for tree in trees.values()))
-        every = set().union(*(tree.files for tree in trees.values()))
-        unmatched = sorted(every - shared, key=os.fsencode)
+        counts = Counter(name for tree in trees.values() for name in tree.files)
+        names = sorted(counts, key=os.fsencode)
+        shared = [name for name in names if counts[name] == len(trees)]
+        unmatched = [name for name in names if counts[name] < len(trees)]
         where = ", ".join(self.fields.values())
         if unmatched and self.unmatched == "fail":
             lines: list[str] = []
@@ -99,7 +93,7 @@ class PairsInput(RowInput):
         if not shared:
             fix = f"files {' '.join(SUFFIXES)} .npy under each"
             raise DataError(110, where, "no name is in every tree", fix)
-        return sorted(shared, key=os.fsencode), len(unmatched)
+        return shared, len(unmatched)
 
     def described(self) -> Manifest:
         names, num_unmatched = self.items

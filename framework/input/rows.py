@@ -4,6 +4,7 @@ A new input is a subclass of ``RowInput``, which reads one item, or of ``ColumnI
 """
 
 import os
+import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -180,6 +181,25 @@ def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
         what = "must map at least one field to a name"
         raise ConfigError(162, where, what, f"give input.{option}={example}")
     return {str(field): str(text) for field, text in given.items()}
+
+
+def places_of(
+    path: str, names: Sequence[str], pattern: re.Pattern[str], key: Callable[..., Any]
+) -> dict[Any, int]:
+    """Return the places of the names that a pattern matches, by the ``key`` of its groups.
+
+    DataError D163 for two names of one key.
+    """
+    places: dict[Any, int] = {}
+    for place, match in enumerate(map(pattern.fullmatch, names)):
+        if match is None:
+            continue
+        own = key(*match.groups())
+        if own in places:
+            what = f"{names[places[own]]!r} and {names[place]!r} are one record"
+            raise DataError(163, path, what, "remove one of them, or narrow input.fields")
+        places[own] = place
+    return places
 
 
 def shared_names(path: str, matches: Mapping[str, Mapping[Any, Any]]) -> list[Any]:
