@@ -38,19 +38,16 @@ LONGEST_PAUSE_S = 60.0
 Event = dict[str, Any]
 
 
-def learned_values(report: Report) -> dict[str, float]:
-    """Return means and learning rate as ``loss/val``, so that splits share a chart."""
+def values_of(report: Report) -> dict[str, float]:
+    """Return means and speed as ``loss/val``, so that splits share a chart.
+
+    For training, there are the learning rate, spans, stages and usage, too.
+    """
     values = {f"{name}/{report.split}": value for name, value in report.means.items()}
-    if report.split == "train":
-        values["lr/train"] = report.learning_rate or 0.0
-    return values
-
-
-def measured_values(report: Report) -> dict[str, float]:
-    """Return the speed of a report, and for training its spans, stages and usage."""
-    values = {f"records_per_s/{report.split}": report.records_per_s}
+    values[f"records_per_s/{report.split}"] = report.records_per_s
     if report.split != "train":
         return values
+    values["lr/train"] = report.learning_rate or 0.0
     for name, span in report.spans.items():
         values[f"span/{name}_s"] = span.mean_s
         values[f"span_p50/{name}_s"] = span.p50_s
@@ -374,8 +371,7 @@ class TrackedSink:
     def write(self, report: Report) -> None:
         self._last_step = report.step
         event: Event = {"report": report.split, "step": report.step, "time_ms": _now_ms()}
-        values = {"learned": learned_values(report), "measured": measured_values(report)}
-        self.outbox.append(event | values)
+        self.outbox.append({**event, "values": values_of(report)})
         names: list[str] = []
         for name, picture in array_pictures(report.arrays).items():
             # A folder per step: pictures are sent later, or sent again.

@@ -97,12 +97,10 @@ class MLflowTracker(Tracker):
 
         run_id = self._run_id = self._run_id or self._open()
         uploaded = self._outbox.state.setdefault("files", {})
-        metrics = [
-            Metric(_key(name), value, event["time_ms"], event["step"])
-            for event in events
-            if "report" in event
-            for name, value in {**event["learned"], **event["measured"]}.items()
-        ]
+        metrics: list[Metric] = []
+        for event in events:
+            for name, value in event.get("values", {}).items():
+                metrics.append(Metric(_key(name), value, event["time_ms"], event["step"]))
         for start in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
         for event in events:

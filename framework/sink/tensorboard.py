@@ -8,7 +8,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from torch.utils.tensorboard import SummaryWriter
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.base import array_pictures, learned_values, measured_values, sample_pictures
+from framework.sink.base import array_pictures, sample_pictures, values_of
 
 
 @final
@@ -32,8 +32,8 @@ class TensorBoardSink:
                 self._writer.add_images(f"sample/{name}", images, global_step=0)
 
     def write(self, report: Report) -> None:
-        scalars = {**learned_values(report), **measured_values(report)}
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        scalars = values_of(report).items()
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars]
         assert self._writer.file_writer is not None
         # One event for all values: add_scalar takes 30 us for each.
         self._writer.file_writer.add_summary(Summary(value=values), report.step)

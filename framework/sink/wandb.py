@@ -78,7 +78,7 @@ class WandbTracker:
             self._run = wandb.init(mode="offline", settings=settings, **own)
         for event in events:
             if "report" in event:
-                self._run.log({**event["learned"], **event["measured"]}, step=event["step"])
+                self._run.log(event["values"], step=event["step"])
             elif "begin" in event:
                 self._run.config.update(read_config(run_dir, event["begin"]), allow_val_change=True)
             elif "end" in event:

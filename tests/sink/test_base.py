@@ -23,10 +23,9 @@ from framework.sink.base import (
     TolerantSink,
     TrackedSink,
     inside,
-    learned_values,
-    measured_values,
     read_config,
     sample_pictures,
+    values_of,
     write_picture,
 )
 from framework.sink.tensorboard import TensorBoardSink
@@ -41,16 +40,12 @@ def measured_report(split="train", **more):
     return Report(split, 1, 1, {"loss": 1.0}, 9.0, spans, 0.1, skipped=2, **more)
 
 
-def test_what_is_learned_are_means_and_rate_of_the_split():
-    assert learned_values(measured_report()) == {"loss/train": 1.0, "lr/train": 0.1}
-    assert learned_values(measured_report("val.clean")) == {"loss/val.clean": 1.0}
-
-
 def test_what_is_measured_belongs_to_training():
     more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}}
-    values = measured_values(measured_report(**more, epoch_left=64, left_s=9.5))
+    values = values_of(measured_report(**more, epoch_left=64, left_s=9.5))
     assert values["span/wait_s"] == measured_report().spans["wait"].mean_s
     del values["span/wait_s"], values["span_p50/wait_s"], values["span_p90/wait_s"]
+    assert [values.pop(name) for name in ("loss/train", "lr/train")] == [1.0, 0.1]
     assert values == {
         "records_per_s/train": 9.0,
         "stage/read_s": 0.5,
@@ -61,12 +56,13 @@ def test_what_is_measured_belongs_to_training():
         "time_left/run_s": 9.5,
     }
     assert all(tag > "loss" for tag in values)  # TensorBoard unfolds only the first two groups
-    assert measured_values(measured_report("val")) == {"records_per_s/val": 9.0}
+    clean = {"loss/val.clean": 1.0, "records_per_s/val.clean": 9.0}
+    assert values_of(measured_report("val.clean")) == clean
 
 
 def test_the_quickest_and_the_slowest_rank_have_curves():
     ranks = RankReport(4, {"wait": RankSpan(0.1, 0.2, 0.3, 2)})
-    values = measured_values(replace(measured_report(), ranks=ranks))
+    values = values_of(replace(measured_report(), ranks=ranks))
     assert values["span_ranks/wait_min_s"] == 0.1
     assert values["span_ranks/wait_max_s"] == 0.3
 
@@ -353,7 +349,7 @@ def test_a_run_tells_its_configuration_pictures_reports_weights_and_end(tmp_path
     begin, files, first, _, weights, end = log(tmp_path, 2, 4)
     assert begin["begin"] == "resolved.json"
     assert files["files"] == ["resolved.json", "pictures/sample-image.png"]
-    assert (first["report"], first["learned"]["loss/train"]) == ("train", 1.0)
+    assert (first["report"], first["values"]["loss/train"]) == ("train", 1.0)
     assert weights["files"] == ["checkpoints/best.pt", "checkpoints/last.pt"]
     assert (end["end"], end["step"]) == ("FINISHED", 4)
 

@@ -155,7 +155,7 @@ def waiting(path, uri=ADDRESS):
     box.state |= {"uri": uri, "experiment": "sent", "name": "mine", "checkpoints": True}
     box.append({"begin": "resolved.json", "step": 0, "time_ms": 1})
     report = {"report": "train", "step": 2, "time_ms": 2}
-    box.append({**report, "learned": {"loss/train": 0.5}, "measured": {}})
+    box.append({**report, "values": {"loss/train": 0.5}})
     box.save()
     box.close()
 
