@@ -6,7 +6,7 @@ import io
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,10 +35,10 @@ NUMBERS = {
 
 
 class Column(NamedTuple):
-    """The kind of a column, and its name, or its number from 0."""
+    """The kind of a column, and its name, which is its number from 0 without a header."""
 
     kind: str
-    column: str | int
+    name: str
 
 
 class Line(NamedTuple):
@@ -78,18 +78,15 @@ class ListInput(RowInput):
 
     @cached_property
     def lines(self) -> tuple[list[str], list[Line]]:
-        """The cells of the header, which may be empty, and the rows. DataError D110, D164."""
-        head: list[str] = []
-        rows = list(read_table(self.path))
-        if self.header and rows:
-            head = rows.pop(0).cells
-            for name, mark in SEPARATORS.items():
-                if len(head) == 1 and mark in head[0]:
-                    what = f"its columns seem to be separated by {name}: {head[0][:100]!r}"
-                    fix = "separate them by commas, or by tabs in a file named .tsv"
-                    raise DataError(164, self.path, what, fix)
-        if not rows:
-            raise DataError(110, self.path, "no row", "give a table with a row per record")
+        """The names of the columns, and the rows. DataError D110, D164."""
+        head, rows = read_table(self.path, self.header)
+        if not self.header:
+            return list(map(str, range(len(rows[0].cells)))), rows
+        for name, mark in SEPARATORS.items():
+            if len(head) == 1 and mark in head[0]:
+                what = f"its columns seem to be separated by {name}: {head[0][:100]!r}"
+                fix = "separate them by commas, or by tabs in a file named .tsv"
+                raise DataError(164, self.path, what, fix)
         return head, rows
 
     @cached_property
@@ -116,13 +113,8 @@ class ListInput(RowInput):
             if kind not in KINDS or (kind == "class" and field != LABEL):
                 fix = "choose path, class (for label), text, int or float, then perhaps :COLUMN"
                 raise ConfigError(162, where, "must begin with a kind of column", fix)
-            if self.header:
-                parsed[field] = Column(kind, column or field)
-                continue
-            if column and not re.fullmatch(r"\d{1,6}", column):
-                what = f"{column!r} is not a number"
-                raise ConfigError(162, where, what, "number columns from 0, or set input.header")
-            parsed[field] = Column(kind, int(column or number))
+            usual = field if self.header else str(number)
+            parsed[field] = Column(kind, column or usual)
         return parsed
 
     def _kind(self, name: str) -> str:
@@ -136,15 +128,12 @@ class ListInput(RowInput):
         """The number of each field's column. DataError D164."""
         head = self.lines[0]
         places: dict[str, int] = {}
-        for field, (_, column) in self.parsed.items():
-            if isinstance(column, int):
-                places[field] = column
-                continue
-            if head.count(column) != 1:
-                what = f"the first line has the column {column!r} {head.count(column)} times: "
+        for field, (_, name) in self.parsed.items():
+            if head.count(name) != 1:
+                what = f"the first line has the column {name!r} {head.count(name)} times: "
                 fix = "correct input.columns, or set input.header=false and number them"
                 raise DataError(164, self.path, what + ", ".join(head), fix)
-            places[field] = head.index(column)
+            places[field] = head.index(name)
         return places
 
     @cached_property
@@ -308,8 +297,11 @@ def kind_of(name: str, cells: Sequence[str]) -> str:
     return kind
 
 
-def read_table(path: str) -> Iterator[Line]:
-    """Yield the rows of a TSV (by its name) or CSV file, without empty lines. DataError D164."""
+def read_table(path: str, header: bool = True) -> tuple[list[str], list[Line]]:
+    """Return the header's cells, and the rows of a TSV (by its name) or CSV file.
+
+    Empty lines are left out. DataError D110 if no row is left, D164 for what is no table.
+    """
     delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else ","
     data = read_file(path)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -320,9 +312,11 @@ def read_table(path: str) -> Iterator[Line]:
         raise DataError(164, path, "holds lines of JSON, not a table", fix)
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
     try:
-        for cells in reader:
-            if any(cells):
-                yield Line(reader.line_num, cells)
+        lines = [Line(reader.line_num, cells) for cells in reader if any(cells)]
     except csv.Error as error:
         where = f"{path}: line {reader.line_num}"
         raise DataError(164, where, f"not a table ({error})", "correct its quotes") from error
+    head = lines.pop(0).cells if header and lines else []
+    if not lines:
+        raise DataError(110, path, "no row", "give a table with a row per record")
+    return head, lines

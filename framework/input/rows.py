@@ -120,10 +120,6 @@ class ColumnInput(contract.InputTraits, ABC):
     def load(self) -> dict[str, np.ndarray]:
         """Return an array for each field."""
 
-    @abstractmethod
-    def item_files(self, index: int) -> Sequence[str]:
-        """Return the files of all arrays."""
-
     def __getstate__(self) -> dict[str, Any]:
         return {name: v for name, v in self.__dict__.items() if name not in ("arrays", "manifest")}
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +34,6 @@ WORDS = ExpressionWords(
     "compare fields, as in 'input.select=label in [3, 5] and width >= 224'",
 )
 NAMING = ("key", "index")  # columns that say which record a row is about
-INDEX = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class NewValues(NamedTuple):
@@ -320,15 +318,12 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
     a column or a cell that does not fit, D161 for no class, D254 for a row that names no record,
     several, or one that another row names.
     """
-    lines = list(read_table(path))
-    names = lines.pop(0).cells if lines else []
+    names, lines = read_table(path)
     fields = manifest.fields
 
     def refuse(row: int, what: str, fix: str, number: int = 253) -> NoReturn:
         raise DataError(number, f"{path}: line {lines[row].number}", what, fix)
 
-    if not lines:
-        raise DataError(110, path, "no row", "give a table with a row per record")
     naming = [name for name in names if name in NAMING]
     if len(naming) != 1 or len(names) == 1 or len(set(names)) != len(names):
         what = f"its header is {','.join(names)[:200]!r}"
@@ -336,8 +331,9 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
         raise DataError(253, path, what, fix)
     for row, line in enumerate(lines):
         if len(line.cells) != len(names):
-            what = f"has {len(line.cells)} columns, its header {len(names)}"
-            refuse(row, what, "correct the row")
+            refuse(
+                row, f"has {len(line.cells)} columns, its header {len(names)}", "correct the row"
+            )
     cells = zip(*(line.cells for line in lines), strict=True)
     columns = dict(zip(names, map(list, cells), strict=True))
     sha256 = hashlib.sha256(repr(columns).encode(errors="surrogatepass")).hexdigest()
@@ -347,23 +343,21 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
         fix = f"choose from {listed(known)}; input.add=MODULE.FUNCTION makes new fields"
         raise DataError(253, path, what, fix)
     named = columns.pop(naming[0])
-    numbers: dict[str, int] = {}  # of the records that are named, by what names them
+    kind, fix = "key", "correct it, or name records by their numbers in a column index"
     if naming == ["index"]:
-        numbers = {cell: int(cell) for cell in named if INDEX.fullmatch(cell)}
         kind, fix = "number", f"give 0 to {manifest.num_records - 1}"
-    else:
-        kind, fix = "key", "correct it, or name records by their numbers in a column index"
-        wanted = set(named)
-        for number, key in enumerate(chain.from_iterable(keys)):
-            if key in wanted and numbers.setdefault(key, number) != number:
-                what = f"names {key[:100]!r}, the key of records {numbers[key]} and {number}"
-                refuse(named.index(key), what, fix, 254)
+        keys = [list(map(str, range(manifest.num_records)))]
+    wanted = set(named)
+    numbers: dict[str, int] = {}  # of the records that are named, by what names them
+    for number, key in enumerate(chain.from_iterable(keys)):
+        if key in wanted and numbers.setdefault(key, number) != number:
+            what = f"names {key[:100]!r}, the key of records {numbers[key]} and {number}"
+            refuse(named.index(key), what, fix, 254)
     rows: dict[int, int] = {}  # by record
     for row, cell in enumerate(named):
-        record = numbers.get(cell, manifest.num_records)
-        if record >= manifest.num_records:
+        if cell not in numbers:
             refuse(row, f"{cell[:100]!r} is not the {kind} of a record", fix, 254)
-        if rows.setdefault(record, row) != row:
+        if rows.setdefault(numbers[cell], row) != row:
             what = f"names the record {cell[:100]!r} again"
             refuse(row, what, "keep one row for each record", 254)
     records = np.array(sorted(rows), np.int64)
