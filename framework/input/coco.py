@@ -129,7 +129,7 @@ class CocoInput(RowInput):
             raise DataError(193, where, what, FIX) from error
         kept = [image for image in images.values() if image.objects or self.empty == "keep"]
         if not kept:
-            raise DataError(110, self.path, "no image with an object", "set input.empty=keep")
+            raise DataError(110, self.path, "no image is left", "give some, or input.empty=keep")
         return kept
 
     def _add(self, entry: dict[str, Any], image: _Image, numbers: dict[int, int]) -> None:

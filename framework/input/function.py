@@ -11,7 +11,7 @@ import numpy as np
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.input.rows import Row, RowsInput
-from framework.store.files import named_files, walk
+from framework.store.files import named_files
 from framework.store.foreign import check_classes
 from framework.system.user_code import digest_of, user_error
 
@@ -45,16 +45,13 @@ class FunctionInput(RowsInput):
     @cached_property
     def keyed_items(self) -> list[tuple[str, Any]]:
         """The key of each item, and the function's argument. DataError D101, D110."""
-        if self.path is not None and os.path.isdir(self.path):
-            items = [(name, os.path.join(self.path, name)) for name in walk(self.path).names]
-        elif self.path is not None:
-            items = [(path, path) for path in named_files(self.path)]
-        else:
-            given = range(self.items) if isinstance(self.items, int) else self.items or ()
-            items = [(str(item), item) for item in given]
-        if not items:
-            raise DataError(110, self.path or "input.items", "no item", "give at least one")
-        return items
+        if self.path is not None:
+            root = os.path.join(self.path, "")  # of a folder
+            return [(path.removeprefix(root), path) for path in named_files(self.path)]
+        given = range(self.items) if isinstance(self.items, int) else self.items
+        if not given:
+            raise DataError(110, "input.items", "no item", "give at least one")
+        return [(str(item), item) for item in given]
 
     def described(self) -> Manifest:
         source = f"function {self.function} {self.path or ''}".strip()

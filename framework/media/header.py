@@ -45,12 +45,8 @@ def read_header(data: Any) -> ImageHeader:
     """Return the header of the image file in ``data``, bytes or a buffer. Raises BadImage only."""
     view: Any = data if isinstance(data, bytes) else memoryview(data).cast("B")
     head = bytes(view[:32])
-    read = None
-    for magic, reader in READERS.items():
-        if head.startswith(magic) and (magic != b"RIFF" or head[8:12] == b"WEBP"):
-            read = reader
-            break
-    if read is None:
+    read = next((reader for magic, reader in READERS.items() if head.startswith(magic)), None)
+    if read is None or (read is _webp and head[8:12] != b"WEBP"):
         what = "no kind of image known here"
         if not head:
             what = "empty"
@@ -78,8 +74,7 @@ def is_image(data: Any) -> bool:
 
 
 def _jpeg(data: Any) -> ImageHeader:
-    at = 2
-    orientation = 1
+    at, orientation = 2, 1
     for _ in range(MAX_PARTS):
         if data[at] != 0xFF:
             raise BadImage("a damaged JPEG: a marker is missing")
@@ -135,8 +130,7 @@ def _png(data: Any) -> ImageHeader:
     channels = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}.get(color)
     if bytes(data[12:16]) != b"IHDR" or channels is None:
         raise BadImage("a damaged PNG: no header")
-    orientation = 1
-    frames = 1
+    orientation = frames = 1
     for kind, at, length in png_chunks(data):
         if kind == b"eXIf":
             orientation = _exif_orientation(data[at : at + length])
@@ -183,8 +177,7 @@ def _webp(data: Any) -> ImageHeader:
     if kind != b"VP8X":
         raise BadImage("a damaged WebP: no picture")
     flags = data[20]
-    width = int.from_bytes(data[24:27], "little") + 1
-    height = int.from_bytes(data[27:30], "little") + 1
+    width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
     channels = 3 + (flags >> 4 & 1)
     orientation, at = 1, 12
     for _ in range(MAX_PARTS if flags & 0x08 else 0):
@@ -192,9 +185,8 @@ def _webp(data: Any) -> ImageHeader:
             break
         kind, length = struct.unpack_from("<4sI", data, at)
         if kind == b"EXIF":
-            note = data[at + 8 : at + 8 + length]
-            has_name = bytes(note[:6]) == b"Exif\x00\x00"
-            orientation = _exif_orientation(note[6:] if has_name else note)
+            note = bytes(data[at + 8 : at + 8 + length])
+            orientation = _exif_orientation(note.removeprefix(b"Exif\x00\x00"))
             break
         at += 8 + length + length % 2
     frames = 1 + (flags >> 1 & 1)
