@@ -230,8 +230,7 @@ def _decoded(container: Any, stream: Any, max_pixels: int) -> Iterator[_Timed]:
         if frame.pts is not None and frame.time_base is not None:  # AVI does not always say it
             begin = frame.pts * frame.time_base
         if size is None:
-            size = frame.width, frame.height
-            start = begin
+            size, start = (frame.width, frame.height), begin
         if size != (frame.width, frame.height):
             was = f"{size[1]} x {size[0]}"
             raise BadVideo(f"a frame is {frame.height} x {frame.width}, those before it {was}")

@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, final
 
@@ -112,8 +113,7 @@ class MeasuredSink(Sink):
 
     sinks: Sequence[Sink]  # where the reports go; ``close`` leaves them open
     stats: Callable[[], LoaderStats]  # how preparing batches went since the last call
-    # Usage of the machine: values named ``peak_`` are peaks so far, others means since the last
-    # call.
+    # Usage of the machine: means since the last call, and peaks so far, which are named ``peak_``.
     measure: Callable[[], Mapping[str, float]]
     step: int = 0  # of the last report
     slow: Callable[[], Mapping[str, Any]] = dict[str, Any]  # slow records, at an epoch's end
@@ -291,19 +291,12 @@ class Outbox:
 
     def send(self, tracker: Tracker) -> bool:
         """Send the next events, and return whether they were the last ones."""
-        events: list[Event] = []
-        end = self.sent
-        for event, line_end in self._events(self.sent):
-            end = line_end
-            if event:
-                events.append(event)
-            if len(events) == MOST_EVENTS:
-                break
-        if events:
-            tracker.send(events)
-            self.sent = end
+        batch = list(islice(self._events(self.sent), MOST_EVENTS))
+        if batch:
+            tracker.send([event for event, _ in batch if event])
+            self.sent = batch[-1][1]
             self.save()
-        return len(events) < MOST_EVENTS
+        return len(batch) < MOST_EVENTS
 
     def num_waiting(self) -> int:
         return sum(1 for event, _ in self._events(self.sent) if event)
