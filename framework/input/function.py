@@ -10,7 +10,7 @@ import numpy as np
 
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
-from framework.input.rows import Row, RowsInput
+from framework.input.rows import Row, RowInput
 from framework.store.files import named_files
 from framework.store.foreign import check_classes
 from framework.system.user_code import digest_of, user_error
@@ -21,7 +21,7 @@ MakeRecords = Callable[[Any], dict[str, Any] | Iterable[dict[str, Any]]]
 
 @final
 @dataclass(eq=False)
-class FunctionInput(RowsInput):
+class FunctionInput(RowInput):
     """Records from ``call(item)``: a dict, or zero or more dicts, of field -> value.
 
     The function must be pure. A text under ``key`` is the record's key. Otherwise an item's first

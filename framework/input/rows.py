@@ -31,25 +31,29 @@ MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first er
 VIDEO = Field("uint8", (None, None, None, 3), "frames")
 
 
-class RowsInput(contract.InputTraits, ABC):
+class RowInput(contract.InputTraits, ABC):
     """A RecordInput that makes rows from items, and records from rows.
 
     The first readable row decides the fields, and ``kinds`` those that values alone do not tell.
     """
 
+    path: Any  # of the data, for names of items
     kinds: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def described(self) -> Manifest:
         """Return the number of items, the classes, the source, and the fields if they are known."""
 
-    @abstractmethod
+    def row(self, index: int) -> Row:
+        """Read an item that is one record."""
+        raise NotImplementedError
+
     def rows(self, index: int) -> Sequence[tuple[str, Row]]:
         """Read an item. Return the key and the row of each record."""
+        return [(self.key(index), self.row(index))]
 
-    @abstractmethod
     def name(self, index: int) -> str:
-        """Return what an error calls an item, for example its path."""
+        return f"{self.path}: {self.key(index)}"
 
     def all_kinds(self) -> Mapping[str, str]:
         """Return ``kinds``, and those that the input knows by itself."""
@@ -78,22 +82,6 @@ class RowsInput(contract.InputTraits, ABC):
             keys += own
             names += [name] if len(keyed) == 1 else own
         return chunk_of(rows, keys, fields, names.__getitem__)
-
-
-class RowInput(RowsInput):
-    """A RecordInput that makes one row from each item, for example of the file ``path``."""
-
-    path: str
-
-    @abstractmethod
-    def row(self, index: int) -> Row:
-        """Read an item."""
-
-    def name(self, index: int) -> str:
-        return f"{self.path}: {self.key(index)}"
-
-    def rows(self, index: int) -> Sequence[tuple[str, Row]]:
-        return [(self.key(index), self.row(index))]
 
 
 def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
