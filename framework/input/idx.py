@@ -9,31 +9,28 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import final
 
 import numpy as np
 
 from framework.errors import DataError
-from framework.input.rows import ColumnInput
+from framework.input.rows import ColumnInput, read_file
 from framework.store.foreign import GZIP, IDX, most_bytes
 
 
 def read_idx(path: str) -> np.ndarray:
     """Return the array in an IDX file of unsigned bytes. DataError D101 or D113."""
-    try:
-        data = Path(path).read_bytes()
-        if data.startswith(GZIP):
-            most = most_bytes(len(data))
+    data = read_file(path)
+    if data.startswith(GZIP):
+        most = most_bytes(len(data))
+        try:
             with gzip.open(path) as file:
                 size, data = len(data), file.read(most + 1)
-            if len(data) > most:
-                what = f"holds more than {most} bytes, compressed to {size}"
-                raise DataError(113, path, what, "unpack it with gzip -d if you trust it")
-    except FileNotFoundError as error:
-        raise DataError(101, path, "no such file", "give an IDX file") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
+        if len(data) > most:
+            what = f"holds more than {most} bytes, compressed to {size}"
+            raise DataError(113, path, what, "unpack it with gzip -d if you trust it")
     num_dimensions = int.from_bytes(data[3:4], "big")
     start = 4 + 4 * num_dimensions
     if not data.startswith(IDX) or len(data) < start:
