@@ -224,14 +224,15 @@ class Pictures:
         self, opened: Opened, windows: Tensor, part: Slice, results: Any, interleaved: bool = False
     ) -> None:
         places, seconds = windows.numpy(), np.asarray(part.seconds)
-        antialias, are_labels = self._transform.antialias, opened.field.kind == "labels"
+        are_labels = opened.field.kind == "labels"
+        how = scale.ANTIALIASED if self._transform.antialias else scale.LINEAR
+        if are_labels:
+            how = scale.NEAREST
         rest: Sequence[int] = range(len(places))
         if opened.table is not None:
-            rest = scale.decode_windows(opened.table, places, antialias, results, interleaved)
+            rest = scale.decode_windows(opened.table, places, how, results, interleaved)
             seconds += opened.table[:, scale.NANOSECONDS] * 1e-9
         elif not interleaved:
-            how = scale.ANTIALIASED if antialias else scale.LINEAR
-            how = scale.NEAREST if are_labels else how
             layout = INTERLEAVED if opened.field.interleaved else PLANAR
             took = scale.scale_windows(opened.values, layout, places, how, results)
             if took is not None:
@@ -257,7 +258,7 @@ class Pictures:
                         refuse_colors(data, self._store.name(int(part.indices[number])))
                     turned = size and scale.before_turn(flip, size)
                     pixels = window_pixels(data, header, field.channels or 3, window, turned)
-                scale.scale_into(pixels, antialias, flip, results[number], are_labels, interleaved)
+                scale.scale_into(pixels, how, flip, results[number], interleaved)
             seconds[number] += perf_counter() - start
         part.watch.mark("transform" if opened.table is None else "decode")
 

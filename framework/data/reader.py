@@ -19,7 +19,7 @@ from framework.data import fields, pictures
 from framework.data.pictures import Slice, nothing_yet
 from framework.errors import DataError, PacelineError, UserRecordError, words_of
 from framework.measure.clock import Stopwatch
-from framework.media.scale import LEFT, read_headers, scale_into
+from framework.media.scale import LEFT, LINEAR, read_headers, scale_into
 from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.system.memory import pins_here
 from framework.system.user_code import user_error
@@ -377,7 +377,7 @@ class BatchReader(Reader):
                         uneven = "the function made", planes.shape, out.shape, ONE_SIZE
                         raise pictures.uneven(self.store, index, *uneven)
                 if planes.dtype == out.dtype == np.uint8 and planes.ndim == 3:
-                    scale_into(planes.transpose(1, 2, 0), False, 0, out)
+                    scale_into(planes.transpose(1, 2, 0), LINEAR, 0, out)
                 else:
                     np.copyto(out, planes)
             part.watch.mark("collate")

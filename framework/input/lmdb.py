@@ -72,9 +72,10 @@ class LMDBInput(RowInput):
             text = foreign.short_text(self.file.read(places[LABEL]))
             if text is None:
                 return None
-            number = foreign.number_of(text)
-            if not texts and number is not None and number.dtype.kind == "f":
-                return None
+            if not texts:
+                number = foreign.number_of(text)
+                if number is not None and number.dtype.kind == "f":
+                    return None
             texts.append(text.strip())
         return foreign.label_column(texts, self.classes, self.path, self.name)
 

@@ -54,7 +54,8 @@ def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarr
     if image.shape[:2] == size:
         return image
     out = np.empty((*size, image.shape[2]), np.uint8)
-    scale_into(image, antialias, 0, out, interleaved=True)
+    how = ANTIALIASED if antialias else LINEAR
+    scale_into(image, how, 0, out, interleaved=True)
     return out
 
 
@@ -67,17 +68,12 @@ def scale_labels(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def scale_into(
-    pixels: np.ndarray,
-    antialias: bool,
-    flip: int,
-    out: np.ndarray,
-    labels: bool = False,
-    interleaved: bool = False,
+    pixels: np.ndarray, how: int, flip: int, out: np.ndarray, interleaved: bool = False
 ) -> None:
     """Scale an image, uint8 [H, W, C] with any strides, into ``out``, which says the size.
 
-    ``flip`` is as ``Transform.windows`` returns it, and ``out`` uint8 [C, h, w] or, if
-    ``interleaved``, [h, w, C].
+    ``how`` is LINEAR, ANTIALIASED or NEAREST, ``flip`` is as ``Transform.windows`` returns it, and
+    ``out`` uint8 [C, h, w] or, if ``interleaved``, [h, w, C].
     """
     size = out.shape[:2] if interleaved else out.shape[1:]
     scale_jobs, channels = find("paceline_scale_windows"), pixels.shape[2]
@@ -86,20 +82,17 @@ def scale_into(
         if pixels.strides[1] != 1 and pixels.strides[1:] != (channels, 1):
             pixels = np.ascontiguousarray(pixels)
         height, width = pixels.shape[:2]
-        how = ANTIALIASED if antialias else LINEAR
-        if labels:
-            how = NEAREST
         job = JOB(pixels.ctypes.data, 0, 0, height, width, flip, out.ctypes.data, *size)
         layout = LAYOUT(height, width, *pixels.strides)
-        if not scale_jobs(job, 1, layout, _scaling([out], how, interleaved)):
+        if not scale_jobs(job, 1, layout, SCALING(channels, how, interleaved, IS_PORTABLE)):
             return
     if flip & TURNED:
         pixels = pixels.swapaxes(0, 1)
     image = np.ascontiguousarray(pixels)
     # Without the compiled functions: at most 1 level away from theirs.
-    if labels:
+    if how == NEAREST:
         image = scale_labels(pixels.transpose(2, 0, 1), size).transpose(1, 2, 0)
-    elif antialias and not (size[0] >= image.shape[0] and size[1] >= image.shape[1]):
+    elif how == ANTIALIASED and not (size[0] >= image.shape[0] and size[1] >= image.shape[1]):
         # With these strides torch sees a channels-last tensor and takes its fastest kernel.
         batch = torch.from_numpy(image).unsqueeze(0).permute(0, 3, 1, 2)
         scaled = interpolate(batch, size, mode="bilinear", antialias=True)[0]
@@ -140,27 +133,25 @@ def scale_windows(
     jobs = np.empty((len(windows), 10), np.int64)
     jobs[:, 0] = _addresses(images)
     jobs[:, 1:6] = windows
-    _place_results(results, False, jobs[:, 6:9])
+    scaling = _place_results(results, how, False, jobs[:, 6:9])
     shared = LAYOUT(first.shape[layout[0]], first.shape[layout[1]], *strides)
-    if scale_jobs(_buffer_of(jobs), len(windows), shared, _scaling(results, how, False)):
+    if scale_jobs(_buffer_of(jobs), len(windows), shared, scaling):
         return None
     return jobs[:, 9] * 1e-9
 
 
-def _scaling(results: Any, how: int, interleaved: bool) -> Any:
-    """Return how C scales, for results [C, h, w] or [h, w, C]."""
-    channels = results[0].shape[2 if interleaved else 0]
-    return SCALING(channels, how, interleaved, IS_PORTABLE)
+def _place_results(results: Any, how: int, interleaved: bool, columns: np.ndarray) -> Any:
+    """Write the address, height and width of results, [C, h, w] or [h, w, C], to int64 [n, 3].
 
-
-def _place_results(results: Any, interleaved: bool, columns: np.ndarray) -> None:
-    """Write the address, the height and the width of each result to int64 [n, 3]."""
+    Return how C scales.
+    """
     axes = slice(0, 2) if interleaved else slice(1, 3)
     columns[:, 0] = _addresses(results)
     if isinstance(results, np.ndarray):
         columns[:, 1:] = results.shape[1:][axes]
     else:
         columns[:, 1:] = [image.shape[axes] for image in results]
+    return SCALING(results[0].shape[2 if interleaved else 0], how, interleaved, IS_PORTABLE)
 
 
 def _buffer_of(array: Any) -> Any:
@@ -194,31 +185,25 @@ def read_headers(files: Sequence[Any], most_channels: int = 255) -> np.ndarray:
 
 
 def decode_windows(
-    table: np.ndarray, windows: np.ndarray, antialias: bool, results: Any, interleaved: bool
+    table: np.ndarray, windows: np.ndarray, how: int, results: Any, interleaved: bool
 ) -> list[int]:
     """Decode, cut and scale a slice of files, as ``window_pixels`` and ``scale_into`` do.
 
-    ``table`` is that of the files, which must stay in memory, ``windows`` are int64 [n, 5], and
-    ``results`` [C, h, w] or, if ``interleaved``, [h, w, C], stacked or in a list. Return the places
-    that are ``LEFT``: C has failed, or a window is not in its image.
+    ``table`` is that of the files, which must stay in memory, ``windows`` are int64 [n, 5], ``how``
+    is LINEAR or ANTIALIASED, and ``results`` [C, h, w] or, if ``interleaved``, [h, w, C], stacked
+    or in a list. Return the places that are ``LEFT``: C has failed, or a window is not inside.
     """
     decode = find("paceline_decode_jpegs")
     if not len(table) or decode is None or turbojpeg() is None:
         return list(range(len(table)))
     table[:, 10:15] = windows
-    _place_results(results, interleaved, table[:, 15:])
+    scaling = _place_results(results, how, interleaved, table[:, 15:])
     try:
         own = _threads.decompressor
     except AttributeError:  # the first JPEG of this thread
         own = _threads.decompressor = _Decompressor()
-    how = ANTIALIASED if antialias else LINEAR
-    num_left = decode(
-        own.functions,
-        ctypes.byref(own.handle),
-        _buffer_of(table),
-        len(table),
-        _scaling(results, how, interleaved),
-    )
+    files = _buffer_of(table), len(table)
+    num_left = decode(own.functions, ctypes.byref(own.handle), *files, scaling)
     return np.flatnonzero(table[:, LEFT]).tolist() if num_left else []
 
 
