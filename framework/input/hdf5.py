@@ -197,7 +197,7 @@ class HDF5Input(RowInput):
                 for where, *values in zip(names, *others.values(), strict=True)
             ]
             of_others = {name: fields[name] for name in others}
-            records |= of_rows.chunk_of(rows, keys, of_others, names.__getitem__).records
+            records |= of_rows.chunk_of(rows, keys, of_others, names).records
         return Chunk(records, keys)
 
     def _values(self, name: str, start: int, stop: int) -> Any:

@@ -81,7 +81,7 @@ class RowInput(contract.InputTraits, ABC):
             rows += [typed_row(row, kinds, name) for _, row in keyed]
             keys += own
             names += [name] if len(keyed) == 1 else own
-        return chunk_of(rows, keys, fields, names.__getitem__)
+        return chunk_of(rows, keys, fields, names)
 
 
 def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
@@ -271,17 +271,14 @@ def first_fields(
 
 
 def chunk_of(
-    rows: Sequence[Row],
-    keys: Sequence[str],
-    fields: Mapping[str, Field],
-    name: Callable[[int], str],
+    rows: Sequence[Row], keys: Sequence[str], fields: Mapping[str, Field], names: Sequence[str]
 ) -> Chunk:
-    """Return rows as a chunk. DataError D167, at ``name(i)``, for a row that does not fit."""
+    """Return rows as a chunk. DataError D167, with its name, for a row that does not fit."""
     for number, row in enumerate(rows):
         if row.keys() != fields.keys():
             own, first = ", ".join(sorted(row)), ", ".join(sorted(fields))
             what = f"has the fields {own}, but the first record has {first}"
-            raise DataError(167, name(number), what, "give every record the same fields")
+            raise DataError(167, names[number], what, "give every record the same fields")
     records: contract.Records = {}
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
@@ -311,7 +308,7 @@ def chunk_of(
             if is_array:
                 given = f"{value.dtype} {value.shape}"
             what = f"is {given}, but the first record has {wanted}"
-            raise DataError(167, f"{name(number)}: {field_name}", what, fix)
+            raise DataError(167, f"{names[number]}: {field_name}", what, fix)
         records[field_name] = values
         if field.kind in OF_STRINGS:
             records[field_name] = list(map(foreign.as_rows, values))

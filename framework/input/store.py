@@ -28,11 +28,8 @@ from framework.system.user_code import CodeDigest, digest_of
 
 KEY = "key"  # of a record, for the user's function
 BLOCK_KEYS = 1 << 16  # looked up at once
-WORDS = ExpressionWords(
-    "input.select",
-    "record",
-    "compare fields, as in 'input.select=label in [3, 5] and width >= 224'",
-)
+EXAMPLE = "compare fields, as in 'input.select=label in [3, 5] and width >= 224'"
+WORDS = ExpressionWords("input.select", "record", EXAMPLE)
 NAMING = ("key", "index")  # columns that say which record a row is about
 
 
@@ -158,7 +155,7 @@ class StoreInput(contract.InputTraits):
         kinds = {name: kind for name, kind in self.kinds.items() if name not in own}
 
         def rows(index: int) -> list[Row]:
-            return self._added(self._read_stored(index, index + 1), index)
+            return self._added(self._read_stored(index, index + 1), [self.name(index)])
 
         fields = first_fields(len(self._records), rows, self.name, kinds)
         if present := [name for name in fields if name in own]:
@@ -171,9 +168,8 @@ class StoreInput(contract.InputTraits):
         chunk = self._read_stored(start, stop)
         if self._add is None or not len(chunk.keys):
             return chunk
-        rows = self._added(chunk, start)
-        fields = self._new_fields
-        new = chunk_of(rows, chunk.keys, fields, lambda place: self.name(start + place))
+        names = [self.name(index) for index in range(start, start + len(chunk.keys))]
+        new = chunk_of(self._added(chunk, names), chunk.keys, self._new_fields, names)
         return Chunk({**chunk.records, **new.records}, chunk.keys)
 
     def _read_stored(self, start: int, stop: int) -> Chunk:
@@ -220,7 +216,7 @@ class StoreInput(contract.InputTraits):
         numbers = np.array(list(map(self.classes.index, own)), np.int64)
         return numbers[labels.astype(np.int64)].astype(labels.dtype)
 
-    def _added(self, chunk: Chunk, start: int) -> list[Row]:
+    def _added(self, chunk: Chunk, names: Sequence[str]) -> list[Row]:
         """Return what ``add`` makes of each record. DataError D167 for no dict of fields."""
         add: Any = self._add
 
@@ -234,9 +230,8 @@ class StoreInput(contract.InputTraits):
 
         fix = "leave the record out with input.select"
         rows: list[Row] = []
-        for place, key in enumerate(chunk.keys):
-            where = self.name(start + place)
-            record: Row = {KEY: key}
+        for place, where in enumerate(names):
+            record: Row = {KEY: chunk.keys[place]}
             for name, field in self._stored.fields.items():
                 # As a function may also return it. It may change an array as it likes.
                 value = chunk.records[name][place]
