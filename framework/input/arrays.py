@@ -61,7 +61,6 @@ class ArraysInput(ColumnInput):
         return {field: arrays[name] for field, name in self.fields.items()}
 
     def _chosen(self, names: Sequence[str]) -> list[str]:
-        """Return the arrays of ``fields``, or all ``names``. DataError D112 for a missing one."""
         if self.fields is None:
             return list(names)
         if missing := [name for name in self.fields.values() if name not in names]:
@@ -73,7 +72,6 @@ class ArraysInput(ColumnInput):
         return (self.path,)
 
     def _members(self, file: BinaryIO) -> dict[str, np.ndarray]:
-        """Return the chosen arrays of a .npz, whose CRC32s are compared."""
         with zipfile.ZipFile(file) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             chosen = {name: members[name] for name in self._chosen(list(members))}
@@ -98,7 +96,6 @@ class ArraysInput(ColumnInput):
 
 
 def _mapped(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
-    """Return the array of a .npy file of ``size`` bytes at ``begin`` of a file, in a memory map."""
     file.seek(begin)
     header = read_npy_header(file, size, where)
     return header.view(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), begin)

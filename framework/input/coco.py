@@ -133,7 +133,6 @@ class CocoInput(RowInput):
         return kept
 
     def _add(self, entry: dict[str, Any], image: _Image, numbers: dict[int, int]) -> None:
-        """Add an object to its image, or count it."""
         x, y, width, height = (float(value) for value in entry["bbox"])
         if not all(map(math.isfinite, (x, y, width, height))):
             raise ValueError(f"the box {entry['bbox']}")

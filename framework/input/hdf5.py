@@ -23,8 +23,6 @@ WILD = "*"
 
 
 class _Node(NamedTuple):
-    """A data set of a file."""
-
     file: ForeignHDF5
     name: str
     dataset: Dataset
@@ -161,7 +159,6 @@ class HDF5Input(RowInput):
 
     @cached_property
     def _ragged(self) -> dict[str, str]:
-        """The kind of the fields whose arrays have different numbers of rows."""
         ragged: dict[str, str] = {}
         for name, value in self.row(0).items():
             nodes = self.table.columns[name]
@@ -269,5 +266,4 @@ def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
 
 
 def _first(values: Any) -> Any:
-    """Return the first of some values; a number as an array."""
     return np.asarray(values[0]) if isinstance(values, np.ndarray) else values[0]

@@ -118,7 +118,6 @@ class ListInput(RowInput):
         return parsed
 
     def _kind(self, name: str) -> str:
-        """Return the kind that the cells of a column of the header show."""
         head, rows = self.lines
         place = head.index(name)
         return kind_of(name, [row.cells[place] for row in rows if place < len(row.cells)])
@@ -138,10 +137,7 @@ class ListInput(RowInput):
 
     @cached_property
     def content(self) -> tuple[list[dict[str, Any] | DataError], list[str]]:
-        """The values of each row by field, a path being a ``str``, and the classes.
-
-        With ``skip_bad``, a bad row is its error.
-        """
+        """The values of each row by field, or its error if bad rows are skipped; and the classes."""
         rows: list[dict[str, Any] | DataError] = []
         for line in self.lines[1]:
             try:
@@ -178,7 +174,6 @@ class ListInput(RowInput):
         return copy(error)  # a copy does not hold the stack's frames
 
     def _values(self, line: Line) -> dict[str, Any]:
-        """Return the values of a row. DataError D162, D164 or D165 for one that does not fit."""
         where = f"{self.path}: line {line.number}"
         cells, head = line.cells, self.lines[0]
         wanted = max(self.places.values()) + 1
@@ -238,7 +233,6 @@ class ListInput(RowInput):
 
     @cached_property
     def _paths(self) -> list[str]:
-        """The fields that are files."""
         return [field for field, (kind, _) in self.parsed.items() if kind == "path"]
 
     def key(self, index: int) -> str:

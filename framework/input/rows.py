@@ -239,8 +239,7 @@ def first_fields(
 ) -> dict[str, Field]:
     """Return the fields of the first record of the first readable item.
 
-    If all of up to ``MAX_BAD_ITEMS`` items are bad, raise the first one's error; D110 if no item
-    gives a record.
+    The first error if all, or ``MAX_BAD_ITEMS``, items are bad; D110 if no item gives a record.
     """
 
     def value_of(first: int, field: str, number: int) -> Any:

@@ -148,7 +148,6 @@ class StoreInput(contract.InputTraits):
 
     @cached_property
     def _new_fields(self) -> dict[str, Field]:
-        """The fields that ``add`` makes. DataError D255 for one that the stores have."""
         if self._add is None:
             return {}
         own = self._stored.fields
@@ -201,10 +200,7 @@ class StoreInput(contract.InputTraits):
         return chunk
 
     def renumbered(self, labels: Any, number: int) -> Any:
-        """Return labels of store ``number``, an array or a list of arrays, as all stores have them.
-
-        DataError D161 for one that is none of its classes.
-        """
+        """Return the labels of a store, an array or a list of arrays, for all classes. D161."""
         own = self.stores[number].manifest.classes
         if len(self.stores) == 1 or not own:
             return labels
@@ -217,7 +213,6 @@ class StoreInput(contract.InputTraits):
         return numbers[labels.astype(np.int64)].astype(labels.dtype)
 
     def _added(self, chunk: Chunk, names: Sequence[str]) -> list[Row]:
-        """Return what ``add`` makes of each record. DataError D167 for no dict of fields."""
         add: Any = self._add
 
         def checked(record: Row) -> Row:
@@ -376,10 +371,7 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
 
 
 def _value(cell: str, field: Field, classes: Mapping[str, int]) -> Any:
-    """Return the value of a cell as a writer takes it; a label is a class's name, or its number.
-
-    LookupError for no class, ValueError or ArithmeticError for what the field cannot hold.
-    """
+    """Return a cell as a writer takes it. LookupError for no class, or Value-, ArithmeticError."""
     if classes:
         number = classes.get(cell, -1)
         if number < 0 and INTEGER.fullmatch(cell.strip()):

@@ -67,10 +67,7 @@ class TFRecordInput(RowInput):
 
     @cached_property
     def frames(self) -> np.ndarray:
-        """Where each Example is: its file's number, its number there, its first byte and size.
-
-        int64 [records, 4]. DataError D110, D166.
-        """
+        """The file, number in it, first byte and size of each Example: int64 [N, 4]. D110, D166."""
         _, crc32c, _ = library()
         frames: list[tuple[int, int, int, int]] = []
         fix = "get the file again; compressed ones must be unpacked with gzip -d"
@@ -152,7 +149,6 @@ class TFRecordInput(RowInput):
         return row
 
     def _place(self, index: int) -> tuple[str, int]:
-        """Return a record's file, and its number in it."""
         file, number, _, _ = self.frames[index].tolist()
         return self.files[file], number
 

@@ -162,5 +162,4 @@ class MLflowTracker(Tracker):
 
 
 def _key(name: str) -> str:
-    """Return a name with characters that every MLflow server takes."""
     return re.sub(r"[^\w. /-]", "_", name, flags=re.ASCII)[:LONGEST_KEY]
