@@ -57,17 +57,14 @@ class _Image(NamedTuple):
 class CocoInput(RowInput):
     """A record per image, in the file's order; its key is the image's file name.
 
-    Fields, of which ``fields`` chooses all but the first:
+    Beside ``image``, the file's bytes, ``fields`` chooses from these of its n objects (perhaps 0):
 
-    - ``image``: the file's bytes;
     - ``boxes``: float32 [n, 4]: left, top, right and bottom in pixels, clipped to the image. Boxes
       without any area inside it are left out, and counted;
     - ``label``: int64 [n], the class of each box. Classes are numbered in the order of their ids;
     - ``keypoints``: float32 [n, K, 3]: x, y and visibility (0, 1 or 2);
     - ``mask``: a label map, as PNG. 0 is the background, a class's number + 1 its objects, and 255
       (no class) crowds. Small objects lie on top of large ones.
-
-    n is 0 for an image without objects. ``conf/input/coco.yaml`` describes the options.
     """
 
     path: str
@@ -78,8 +75,7 @@ class CocoInput(RowInput):
     empty: str = "keep"
 
     def __post_init__(self) -> None:
-        wrong = [name for name in self.fields if name not in FIELDS]
-        if wrong or not self.fields:
+        if not self.fields or not set(self.fields) <= set(FIELDS):
             where = f"input.fields = {list(self.fields)}"
             raise ConfigError(162, where, "must choose fields", f"choose from {', '.join(FIELDS)}")
         for key, value in (("crowd", self.crowd), ("empty", self.empty)):

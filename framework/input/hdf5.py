@@ -63,7 +63,6 @@ class HDF5Input(RowInput):
 
     @cached_property
     def files(self) -> list[ForeignHDF5]:
-        """The files. DataError D101."""
         paths = [path for given in self.paths for path in named_files(given, (".h5", ".hdf5"))]
         return list(map(ForeignHDF5, paths))
 

@@ -371,7 +371,7 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
 
 
 def _value(cell: str, field: Field, classes: Mapping[str, int]) -> Any:
-    """Return a cell as a writer takes it. LookupError for no class, or Value-, ArithmeticError."""
+    """Return a cell as a writer takes it. LookupError for no class; ValueError, ArithmeticError."""
     if classes:
         number = classes.get(cell, -1)
         if number < 0 and INTEGER.fullmatch(cell.strip()):
