@@ -226,20 +226,17 @@ def painted(regions: Sequence[tuple[Any, int]], height: int, width: int) -> np.n
             counts = region.get("counts")
             if isinstance(counts, str):
                 counts = run_lengths(counts)
-            if not isinstance(counts, list) or not all(type(c) is int and c >= 0 for c in counts):
-                raise ValueError("its counts are not whole numbers")
             if sum(counts) != height * width:
                 raise ValueError(f"its counts make {sum(counts)} pixels, not {height * width}")
             inside = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
             painting[inside.reshape(width, height).T] = value  # they go down the columns
             continue
         for polygon in region:
-            points = np.asarray(polygon, np.float64)
-            is_flat = points.ndim == 1 and len(points) >= 6 and not len(points) % 2
-            if not is_flat or not np.isfinite(points).all():
+            points = np.asarray(polygon, np.float64).reshape(-1, 2)
+            if len(points) < 3 or not np.isfinite(points).all():
                 raise ValueError("a polygon is not at least three points of finite numbers")
             # COCO's pixel 0 goes from 0 to 1, and OpenCV's has its center at 0.
-            points = (points.reshape(-1, 2).clip(-FARTHEST, FARTHEST) - 0.5) * (1 << FRACTION_BITS)
+            points = (points.clip(-FARTHEST, FARTHEST) - 0.5) * (1 << FRACTION_BITS)
             vertices = [np.round(points).astype(np.int32)]
             cv2.fillPoly(painting, vertices, (value,), shift=FRACTION_BITS)
     return painting[None]
