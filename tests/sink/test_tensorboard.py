@@ -5,7 +5,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.base import array_pictures, learned_values, measured_values
+from framework.sink.base import array_pictures, values_of
 from framework.sink.tensorboard import TensorBoardSink
 from tests.fakes import span
 
@@ -50,7 +50,7 @@ def scalars(events, tag):
 def test_every_number_of_a_report_has_its_tag(tmp_path, report):
     write(tmp_path, report)
     events = read(tmp_path)
-    expected = {**learned_values(report), **measured_values(report)}
+    expected = values_of(report)
     assert {tag: scalars(events, tag) for tag in events.Tags()["scalars"]} == {
         tag: [(3, pytest.approx(value))] for tag, value in expected.items()
     }
