@@ -223,7 +223,7 @@ def painted(regions: Sequence[tuple[Any, int]], height: int, width: int) -> np.n
         if not isinstance(region, list):
             if not isinstance(region, dict) or list(region.get("size", ())) != [height, width]:
                 raise ValueError("neither polygons nor run lengths of this image's size")
-            counts = region.get("counts")
+            counts: Any = region.get("counts")
             if isinstance(counts, str):
                 counts = run_lengths(counts)
             if sum(counts) != height * width:

@@ -73,9 +73,9 @@ class WandbTracker:
             for folder in (run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
                 shutil.rmtree(folder)
             self._hooks = sys.exit, sys.excepthook
-            own = {"id": run_id, "project": self._project, "name": self._name, "dir": str(run_dir)}
+            own: dict[str, Any] = {"id": run_id, "project": self._project, "name": self._name}
             settings: dict[str, Any] = {"console": "off", **dict.fromkeys(QUIET, True)}
-            self._run = wandb.init(mode="offline", settings=settings, **own)
+            self._run = wandb.init(mode="offline", dir=str(run_dir), settings=settings, **own)
         for event in events:
             if "report" in event:
                 self._run.log(event["values"], step=event["step"])
