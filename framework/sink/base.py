@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, final
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +26,6 @@ from framework.contracts.batch import Batch, tensors
 from framework.contracts.loader import LoaderStats
 from framework.contracts.training import Report, RunContext, Sink
 from framework.errors import ResourceError, words_of
-from framework.media.decode import encode_png
 from framework.system import run_dir as files
 from framework.system.durable import write_bytes, write_json
 
@@ -101,9 +101,10 @@ def write_picture(path: Path, images: Tensor) -> None:
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
     tiles = np.zeros((rows * columns, channels, height, width), np.uint8)
-    tiles[:count] = images.cpu().numpy()
-    grid = tiles.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
-    write_bytes(path, encode_png(grid.reshape(channels, rows * height, columns * width)))
+    tiles[:count] = images.cpu().numpy()[:, ::-1]  # OpenCV's order of colors
+    grid = tiles.reshape(rows, columns, channels, height, width).transpose(0, 3, 1, 4, 2)
+    picture = grid.reshape(rows * height, columns * width, channels)
+    write_bytes(path, cv2.imencode(".png", picture)[1].tobytes())
 
 
 @final
