@@ -48,7 +48,7 @@ class FolderInput(RowInput):
 
     @cached_property
     def items(self) -> tuple[list[str], np.ndarray, list[str]]:
-        """Relative paths, labels (int64; none if not ``labeled``) and classes. DataError D110, D191."""
+        """Relative paths, labels (none if not ``labeled``) and classes. DataError D110, D191."""
         classes, walked = self.classes, self.walked
         what, fix = f"no {self.noun} here", "give a folder of"
         pairs = [("", name) for name in walked.names]

@@ -137,7 +137,7 @@ class ListInput(RowInput):
 
     @cached_property
     def content(self) -> tuple[list[dict[str, Any] | DataError], list[str]]:
-        """The values of each row by field, or its error if bad rows are skipped; and the classes."""
+        """The values of each row by field (or its error, with ``skip_bad``), and the classes."""
         rows: list[dict[str, Any] | DataError] = []
         for line in self.lines[1]:
             try:

@@ -43,7 +43,7 @@ class LMDBInput(RowInput):
 
     @cached_property
     def items(self) -> tuple[list[dict[str, int]], list[str]]:
-        """The place of each field's value, and the first field's key. DataError D110, D160, D163."""
+        """Each field's place, and the first one's key, by record. DataError D110, D160, D163."""
         keys = self.file.keys
         matches: dict[str, dict[Any, int]] = {}
         for field, pattern in self.patterns.items():
