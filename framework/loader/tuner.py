@@ -1,7 +1,6 @@
-"""Decide how many workers read, and how far ahead, from what was observed of a run.
+"""Decide how many workers read, and how far ahead, by a pure function of what was observed.
 
-Decisions are a pure function of the observations. The order of the records does not depend on them,
-so a change never changes what is learned.
+The order of the records does not depend on it, so a change never changes what is learned.
 """
 
 import math

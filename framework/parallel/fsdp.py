@@ -59,7 +59,6 @@ class ShardedParallel(RankGroup):
         return model
 
     def _units(self, model: nn.Module) -> list[nn.Module]:
-        """Return the modules that are sharded separately, inner ones first."""
         units: list[nn.Module] = []
         taken: set[int] = set()
         for module in reversed(list(model.modules())[1:]):
@@ -107,7 +106,6 @@ def inside(exchange: Exchange, kind: Any) -> Any:
 
 
 def _gathered(node: Any) -> Any:
-    """Return a nested state with its shards gathered on the host: each shard is an exchange."""
     if isinstance(node, DTensor):
         return node.full_tensor().cpu()
     if isinstance(node, dict):

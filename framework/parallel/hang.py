@@ -188,7 +188,6 @@ def hung_rank(error: BaseException, rank: int, timeout_s: float) -> HungRankErro
 
 
 def _line(text: str) -> str:
-    """Return the line at which a rank is, from what its ``faulthandler`` has written."""
     main_thread = text.rpartition("(most recent call first):")[2]
     frames = [Place(file, int(line), name) for file, line, name in FRAME.findall(main_thread)]
     return nearest_line(frames) or "an unknown line"

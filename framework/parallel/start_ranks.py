@@ -322,7 +322,6 @@ class _Ranks:
             stopping.end(number)
 
     def _look(self) -> None:
-        """Look at the ranks, and pass on a signal once to each that handles it."""
         living = self._living()
         ready = {pid for pid in living if stopping.expects_signals(pid)}  # after its first step
         self.seen = self.seen or bool(living)

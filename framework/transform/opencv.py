@@ -1,8 +1,4 @@
-"""Random shift and mirror with OpenCV, one record at a time on the host.
-
-Many a Dataset's ``__getitem__`` does so. ``augment=crop_flip`` does the same to a whole batch at
-once and is compared with this one (recipes sweep_vectorized and sweep_augment).
-"""
+"""Random shift and mirror with OpenCV, one record at a time, to compare with crop_flip."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
