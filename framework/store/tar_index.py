@@ -52,9 +52,8 @@ def is_text_suffix(suffix: str) -> bool:
 def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, files.Identity, bool]:
     """Return the index of a shard, the shard's identity, and whether the index is a file.
 
-    If there is none, ``keep`` says whether to write it. DataError D101 if the shard cannot be
-    read, D117 if it changes meanwhile, D163 for a member that is there twice, D165 for one that
-    leads out, D166 for a damaged or compressed file.
+    If there is none, ``keep`` says whether to write it. DataError D101, D117 if the shard changes
+    meanwhile, D163 for a member that is there twice, D165 for one that leads out, D166 for damage.
     """
     identity = files.identify(shard)
     places = index_places(shard)
@@ -176,21 +175,14 @@ def _read_index(place: str, identity: files.Identity) -> ShardIndex | None:
 
 @final
 class Listed:
-    """The records of several shards, as arrays. DataError as in ``shard_index``.
-
-    Attributes:
-        unkept: The shards whose index could not be written.
-        firsts: The number of each record's first member, and of all members: int64 [records + 1].
-        shard_numbers: The number of each record's shard.
-        kinds: The number of each member's suffix.
-        starts, sizes, crcs: Of each member, as in ``ShardIndex``.
-    """
+    """The records of several shards, as arrays. DataError as in ``shard_index``."""
 
     def __init__(self, shards: Sequence[str], keep: bool) -> None:
         self.shards = list(shards)
         parts = [shard_index(shard, keep) for shard in shards]
         indexes = [part[0] for part in parts]
         self.identities = [part[1] for part in parts]
+        # The shards whose index could not be written.
         self.unkept = [shard for shard, part in zip(shards, parts, strict=True) if not part[2]]
         self.suffixes = list(dict.fromkeys(name for index in indexes for name in index.suffixes))
         numbers = {suffix: number for number, suffix in enumerate(self.suffixes)}
@@ -198,7 +190,7 @@ class Listed:
         for index in indexes:
             table = np.array([numbers[name] for name in index.suffixes], np.int64)
             kinds.append(table[index.members["suffix"]])
-        self.kinds = np.concatenate(kinds)
+        self.kinds = np.concatenate(kinds)  # the number of each member's suffix
         members = np.concatenate([index.members for index in indexes])
         names = ("start", "size", "crc")
         self.starts, self.sizes, self.crcs = (np.ascontiguousarray(members[name]) for name in names)
@@ -210,9 +202,10 @@ class Listed:
         records = np.concatenate([index.records for index in indexes])
         self._keys = b"".join(index.keys for index in indexes)
         self._key_ends = np.cumsum(np.append(0, records["key_bytes"]))
+        # The number of each record's first member, and of all members.
         self.firsts = np.cumsum(np.append(0, records["members"]))
         counts = [len(index.records) for index in indexes]
-        self.shard_numbers = np.repeat(np.arange(len(counts)), counts)
+        self.shard_numbers = np.repeat(np.arange(len(counts)), counts)  # of each record
 
     def __len__(self) -> int:
         return len(self.shard_numbers)
