@@ -38,7 +38,6 @@ def _homes() -> dict[str, tuple[str, str]]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the API when it is first used."""
     if name.startswith("_") or name not in _homes():
         raise AttributeError(f"module 'framework' has no attribute '{name}'")
     module, name_there = _homes()[name]

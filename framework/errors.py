@@ -24,15 +24,9 @@ MOST_LISTED = 20  # names in a message
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]|\r(?!\n)")
 
 # What an error says if the system or a device refuses memory.
-REFUSALS = (
-    os.strerror(errno.ENOMEM),
-    "allocate memory",
-    "not enough memory",
-    "out of memory",
-    "bad_alloc",
-    "bad alloc",
-    "ALLOC_FAILED",
-    "failed to map segment",
+REFUSALS = re.compile(
+    f"{os.strerror(errno.ENOMEM)}|allocate memory|not enough memory|out of memory|bad[_ ]alloc|"
+    "ALLOC_FAILED|failed to map segment"
 )
 
 
@@ -48,14 +42,9 @@ class PacelineError(Exception):
     def __init__(self, number: int, where: str, what: str, fix: str) -> None:
         super().__init__(number, where, what, fix)  # all four, so that the error can be pickled
 
-    @property
-    def raw_message(self) -> str:
-        """The message with the line breaks and control characters of its parts."""
-        number, where, what, fix = self.args
-        return f"error[{self.letter}{number}]: {where}: {what}; {fix}"
-
     def __str__(self) -> str:
-        return printable(" ".join(self.raw_message.split()))
+        number, where, what, fix = self.args
+        return printable(" ".join(f"error[{self.letter}{number}]: {where}: {what}; {fix}".split()))
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -174,8 +163,8 @@ def lacks_memory(error: BaseException) -> bool:
         return True
     if not isinstance(error, RuntimeError | OSError | ImportError):
         return False
-    text = words_of(error, 1 << 20)
-    return getattr(error, "errno", None) == errno.ENOMEM or any(word in text for word in REFUSALS)
+    is_refused = REFUSALS.search(words_of(error, 1 << 20)) is not None
+    return is_refused or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def memory_error(error: BaseException) -> ResourceError:

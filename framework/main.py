@@ -6,19 +6,9 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
-from framework import __version__
+from framework import __version__, errors
 from framework.cli.arguments import literal
 from framework.cli.signals import closed_output_code
-from framework.errors import (
-    EXIT_INTERRUPTED,
-    ConfigError,
-    PacelineError,
-    ResourceError,
-    did_you_mean,
-    lacks_memory,
-    memory_error,
-    say,
-)
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {
@@ -54,11 +44,11 @@ def main() -> None:
     try:
         code = run(sys.argv[1:])
     except Exception as error:  # noqa: BLE001  # unforeseen
-        if lacks_memory(error):  # while a library was loaded
-            refusal = memory_error(error)
-            say(str(refusal), sys.stderr)
+        if errors.lacks_memory(error):  # while a library was loaded
+            refusal = errors.memory_error(error)
+            errors.say(str(refusal), sys.stderr)
             leave(refusal.exit_code)
-        say(traceback.format_exc(), sys.stderr)
+        errors.say(traceback.format_exc(), sys.stderr)
         code = 1
     leave(code)
 
@@ -72,7 +62,7 @@ def run(arguments: list[str]) -> int:
             return code
         except BrokenPipeError:
             return closed_output_code()
-        except PacelineError as error:
+        except errors.PacelineError as error:
             print(error, file=sys.stderr)
             return error.exit_code
         except OSError as error:
@@ -81,11 +71,11 @@ def run(arguments: list[str]) -> int:
             # Hydra raises it when it makes the run directory.
             fix = "choose another place: hydra.run.dir=..., or another directory to start in"
             what = f"cannot write: {error.strerror}"
-            print(ResourceError(101, str(error.filename), what, fix), file=sys.stderr)
-            return ResourceError.exit_code
+            print(errors.ResourceError(101, str(error.filename), what, fix), file=sys.stderr)
+            return errors.ResourceError.exit_code
         except KeyboardInterrupt:  # somebody's code raised it: our handlers raise nothing
             print("interrupted", file=sys.stderr)
-            return EXIT_INTERRUPTED
+            return errors.EXIT_INTERRUPTED
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -108,8 +98,8 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     command, *rest = arguments
     if command not in COMMANDS:
-        what = f"not a command{did_you_mean(command, list(COMMANDS))}"
-        raise ConfigError(120, command, what, f"choose {', '.join(COMMANDS)}")
+        what = f"not a command{errors.did_you_mean(command, list(COMMANDS))}"
+        raise errors.ConfigError(120, command, what, f"choose {', '.join(COMMANDS)}")
     if command not in AS_TYPED:
         rest = [literal(word) for word in rest]
     return _start(command, rest)

@@ -54,21 +54,13 @@ MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand
 
 
 def run(
-    config: Config,
+    config: Config,  # resolved by Hydra into plain values
     run_dir: Path,
-    allowed: tuple[str, ...],
-    stop: Callable[[], bool],
-    say: Callable[[str], None],
+    allowed: tuple[str, ...],  # prefixes of the user's packages, whose classes may be named
+    stop: Callable[[], bool],  # returns whether to stop; called after every step
+    say: Callable[[str], None],  # prints a note or a warning
 ) -> dict[str, Any]:
-    """Train one rank of a run and return its summary. Only rank 0 writes files and prints.
-
-    Args:
-        config: The configuration, resolved by Hydra into plain values.
-        run_dir: The directory of the run.
-        allowed: Prefixes of the user's packages, whose classes the configuration may name.
-        stop: Returns whether to stop. Called after every step.
-        say: Prints a note or a warning.
-    """
+    """Train one rank of a run and return its summary. Only rank 0 writes files and prints."""
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
     resume = config["resume"]
@@ -95,10 +87,9 @@ def run(
         if saved is not None and saved.damaged:
             damaged = ", ".join(saved.damaged)
             notes.insert(0, f"{damaged} cannot be read; continuing from {saved.path.name}")
-        # Rank 0 reads for all ranks: it removes the file soon.
-        finished: dict[str, Any] = (
-            files.read_object(run_dir / files.SUMMARY) if assembly.leads else {}
-        )
+        finished: dict[str, Any] = {}
+        if assembly.leads:  # rank 0 reads for all ranks: it removes the file soon
+            finished = files.read_object(run_dir / files.SUMMARY)
         finished = gathered(assembly.parallel, finished)[0]
         continues = step < trainer.total_steps and not trainer.ended
         if continues or finished.get("status") != "finished":
@@ -193,10 +184,7 @@ def _fit(
 
 
 def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step: int) -> None:
-    """Print the notes, and add the data's manifests and the start of this part to ``run.json``.
-
-    The summary and exit code of a resumed run are removed: it would look finished after a kill.
-    """
+    """Print the notes, and add the data's manifests and the start of this part to ``run.json``."""
     for note in notes:
         assembly.say(f"note: {note}")
     if not assembly.leads:
@@ -222,23 +210,18 @@ def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step
         for name, value in assembly.from_data.items():  # each ``auto``
             put(config, name, value)
         files.write_object(newest, config, redact=False)
-    for name in (files.SUMMARY, files.ENDED):
+    for name in (files.SUMMARY, files.ENDED):  # a resumed run would look finished after a kill
         (run_dir / name).unlink(missing_ok=True)
 
 
 def span_figures(spans: Mapping[str, Span]) -> dict[str, dict[str, float]]:
     """Return the figures of each span, as ``summary.json`` has them."""
     share_of = shares(spans)
-    return {
-        name: {
-            "total_s": span.total_s,
-            "mean_s": span.mean_s,
-            "p50_s": span.p50_s,
-            "p90_s": span.p90_s,
-            "share": share_of[name],
-        }
-        for name, span in spans.items()
-    }
+    figures: dict[str, dict[str, float]] = {}
+    for name, span in spans.items():
+        figures[name] = {"total_s": span.total_s, "mean_s": span.mean_s, "p50_s": span.p50_s}
+        figures[name] |= {"p90_s": span.p90_s, "share": share_of[name]}
+    return figures
 
 
 def choices(config: Config) -> dict[str, str]:
@@ -256,12 +239,11 @@ def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     # the commit of the working directory, with ``+`` if tracked files have changed
-    command_of_git = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    git = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     revision = ""
     with suppress(OSError, subprocess.SubprocessError):
-        revision = subprocess.check_output(  # noqa: S603
-            command_of_git, stderr=subprocess.DEVNULL, text=True, timeout=5
-        ).strip()
+        done = subprocess.run(git, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
+        revision = done.stdout.strip()
     return {
         "command": command,
         "overrides": overrides,
@@ -298,16 +280,16 @@ def first_line(assembly: Assembly, model: nn.Module) -> str:
 def choice_notes(assembly: Assembly) -> list[str]:
     """Return the notes on the choices, data, ranks and loader of a run."""
     config, scaling, notes = assembly.config, assembly.scaling, [*assembly.notes]
-    declared = {
-        name: value
-        for name, value in assembly.from_data.items()
-        if value is not None and value == assembly.declared.get(name.rpartition(".")[2])
-    }
-    if declared:
-        notes.append(f"from the model: {_typed(declared)}")
-    if len(declared) < len(assembly.from_data):
-        rest = {key: assembly.from_data[key] for key in assembly.from_data if key not in declared}
-        notes.append(f"from the data: {_typed(rest)}")
+    typed: dict[str, list[str]] = {"model": [], "data": []}
+    for name, value in assembly.from_data.items():
+        text = json.dumps(value, separators=(",", ":"))
+        if len(text) > MOST_CHARACTERS:
+            text = f"{text[:MOST_CHARACTERS]}..."
+        origin = "data"
+        if value is not None and value == assembly.declared.get(name.rpartition(".")[2]):
+            origin = "model"
+        typed[origin].append(f"{name}={text}")
+    notes += [f"from the {origin}: {', '.join(words)}" for origin, words in typed.items() if words]
     notes += contradictions(config, assembly.declared, assembly.from_data)
     for source in assembly.sources.values():
         notes += notes_of(source)
@@ -319,10 +301,8 @@ def choice_notes(assembly: Assembly) -> list[str]:
         fold = f"fold {config['fold']} of {config['folds']} of data.train"
         notes.append(f"{fold} validates{together}")
     if config["rank_batch_size"] is not None:
-        notes.append(
-            f"rank_batch_size={config['rank_batch_size']} makes batch_size {scaling.batch_size}, "
-            "over all ranks and accumulation"
-        )
+        makes = f"makes batch_size {scaling.batch_size}, over all ranks and accumulation"
+        notes.append(f"rank_batch_size={config['rank_batch_size']} {makes}")
     if scaling.rule != "none":
         effective = ", ".join(f"{key} {value:g}" for key, value in assembly.effective.items())
         notes.append(f"optim.scaling={scaling.rule}: {effective}")
@@ -330,39 +310,24 @@ def choice_notes(assembly: Assembly) -> list[str]:
         notes.append(f"cuda_graph=true: {assembly.graph_refusal}; steps run kernel by kernel")
     on_gpu = assembly.device.type != "cpu"
     if config["compile"] and on_gpu and not fuses(config, assembly.augment, assembly.device):
-        notes.append(
-            "compile=true: the augmentation is not said to be exact, and runs kernel by kernel"
-        )
+        why = "the augmentation is not said to be exact, and runs kernel by kernel"
+        notes.append(f"compile=true: {why}")
     if not native.are_compiled():
         notes.append(NOT_COMPILED)
     kernels = {
-        "cuts and normalizes pixels at once": pixel_kernel.failure,
-        "makes random numbers": draw_kernel.failure,
+        "cuts and normalizes pixels at once": pixel_kernel,
+        "makes random numbers": draw_kernel,
     }
-    for what, failure in kernels.items() if on_gpu else ():
-        if failure:
-            notes.append(f"augment: no kernel {what} ({failure}); torch's operators do it")
+    for what, kernel in kernels.items():
+        if on_gpu and kernel.failure:
+            notes.append(f"augment: no kernel {what} ({kernel.failure}); torch's operators do it")
     return [*notes, *assembly.parallel.notes, *assembly.train.notes]
-
-
-def _typed(values: Config) -> str:
-    """Return values by dotted name as they would be typed. Long lists are cut."""
-    typed: list[str] = []
-    for name, value in values.items():
-        text = json.dumps(value, separators=(",", ":"))
-        if len(text) > MOST_CHARACTERS:
-            text = f"{text[:MOST_CHARACTERS]}..."
-        typed.append(f"{name}={text}")
-    return ", ".join(typed)
 
 
 def group_table(
     model: nn.Module, optimizer: torch.optim.Optimizer, freeze: Freeze | None
 ) -> str | None:
-    """Return a table with a line for each group and each time of thawing.
-
-    Return None if there is one group, and nothing is frozen.
-    """
+    """Return a table of groups and times of thawing; None for one group of which none is frozen."""
     name_of = {id(parameter): name for name, parameter in model.named_parameters()}
     rows: list[list[str]] = []
     for group in optimizer.param_groups:
@@ -382,9 +347,8 @@ def group_table(
     if len(rows) == 1 and freeze is None:
         return None
     headings = ["group", "tensors", "parameters", "lr", "weight decay", "thaws at"]
-    columns = [list(column) for column in zip(headings, *rows, strict=True)]
-    # the last two only if a group has any
-    columns = columns[:4] + [column for column in columns[4:] if any(column[1:])]
+    # without weight decay and thawing if no group has any
+    columns = [column for column in zip(headings, *rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines: list[str] = []
     for name, *cells in zip(*columns, strict=True):

@@ -123,23 +123,23 @@ def without_options(arguments: Sequence[str]) -> list[str]:
     return [w for before, w in pairs if not w.startswith("-") and before not in TAKES_VALUE]
 
 
-def with_store(arguments: list[str], command: str, key: str = "store") -> list[str]:
-    """Return the words with ``store=``, or another key, for the plain word, which is a path.
+def with_run(arguments: list[str], command: str) -> list[str]:
+    """Return the words with ``run=`` for the plain word, which is a path.
 
     A plain word is neither an option nor an override, or it is the name of a file. ConfigError C100
-    for several, or for one beside ``key=``.
+    for several, or for one beside ``run=``.
     """
     if arguments[:1] == ["-sc"]:
         return arguments
     words = without_options(arguments)
     plain = [word for word in words if "=" not in word or os.path.exists(word)]
     overrides = [word for word in arguments if word not in plain]
-    if plain and any(word.startswith(f"{key}=") for word in overrides):
-        raise ConfigError(100, " ".join(plain), f"stands beside {key}=", "give one or the other")
+    if plain and any(word.startswith("run=") for word in overrides):
+        raise ConfigError(100, " ".join(plain), "stands beside run=", "give one or the other")
     if len(plain) > 1:
         fix = f"{command} one at a time"
-        raise ConfigError(100, " ".join(plain), f"names more than one {key}", fix)
-    return [*overrides, *(f"{key}={quoted(word)}" for word in plain)]
+        raise ConfigError(100, " ".join(plain), "names more than one run", fix)
+    return [*overrides, *(f"run={quoted(word)}" for word in plain)]
 
 
 def with_output(arguments: list[str]) -> list[str]:
@@ -148,17 +148,11 @@ def with_output(arguments: list[str]) -> list[str]:
 
 
 class CommandWords(NamedTuple):
-    """A command line.
+    """A command line."""
 
-    Attributes:
-        own: The texts of the command's keys.
-        others: All other words, in order, without ``--config-dir``.
-        config_dir: The folder that ``--config-dir`` names.
-    """
-
-    own: dict[str, str]
-    others: list[str]
-    config_dir: str | None
+    own: dict[str, str]  # the texts of the command's keys
+    others: list[str]  # in order, without ``--config-dir``
+    config_dir: str | None  # the folder that ``--config-dir`` names
 
 
 def split_words(arguments: Sequence[str], keys: Collection[str]) -> CommandWords:
@@ -183,12 +177,11 @@ def check_output(path: str | None, number: int) -> None:
     """Raise the ConfigError of this number if no file can be written to ``output=``."""
     if path is None:
         return
-    place = Path(path).absolute()
-    if not place.parent.is_dir():
+    if Path(path).is_dir():
+        raise ConfigError(number, f"output = {path}", "is a folder", "give the name of a file")
+    if not Path(path).parent.is_dir():
         fix = "make the folder, or choose another path"
         raise ConfigError(number, f"output = {path}", "its folder does not exist", fix)
-    if place.is_dir():
-        raise ConfigError(number, f"output = {path}", "is a folder", "give the name of a file")
 
 
 class Grant(NamedTuple):
@@ -212,12 +205,10 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
         what = "set by a configuration file, which must not allow itself anything"
         fix = f"give it on the command line, or by {VARIABLE}"
         raise ConfigError(105, f"allow_targets = {given}", what, fix)
-    # places to write, and servers, by the key that names each
-    places = {
-        f"sink.{name}.uri": block.get("uri")
-        for name, block in (config.get("sink") or {}).items()
-        if isinstance(block, dict)
-    }
+    places: dict[str, Any] = {}  # to write, and servers, by the key that names each
+    for name, block in (config.get("sink") or {}).items():
+        if isinstance(block, dict):
+            places[f"sink.{name}.uri"] = block.get("uri")
     output, data, parallel = (config.get(name) for name in ("output", "data", "parallel"))
     if isinstance(output, dict) and ("_target_" in output or "output" not in grant.keys):
         places["output.path"] = output.get("path")
@@ -241,7 +232,7 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
 def names_no_server(place: str) -> bool:
     """Return whether a path, or the address of a database in a file, lies below this folder."""
     path = re.sub(r"^(sqlite:///|file:(//)?)", "", place)
-    return not re.search(r"[:?%]", path) and is_below(path)
+    return not set(":?%") & set(path) and is_below(path)
 
 
 def find_packages(allowed: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from framework.cli.hydra_session import hydra_session
 from framework.config.targets import CONF, ROOT, parameters_of
 from framework.system.user_code import pip_install
 
+Words = Sequence[str]
 # Hydra says "load" for one of a list, as in sink=[consle]
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '([^']+)'")
 UNKNOWN_KEY = re.compile(
@@ -43,58 +44,50 @@ HEADER = """usage: paceline {command} [group=choice] [key=value] ...
 """
 
 
-def help_text(command: str, config_dir: str | None, arguments: Sequence[str] = ()) -> str:
+def help_text(command: str, config_dir: str | None, arguments: Words = ()) -> str:
     """Return every group, which is a folder of files, every choice with its file's first comment,
     the keys of the command, and the keys of every choice that ``arguments`` name.
     """
-    parts = [HEADER.format(command=command)]
+    page = [HEADER.format(command=command)]
     keys_of_choices: list[str] = []
     for group, defaults in _groups(command).items():
-        files: dict[str, Path] = {}
-        for folder in (ROOT, CONF, config_dir):
-            if folder is not None:
-                paths = sorted(filter(Path.is_file, Path(folder, group).glob("*.yaml")))
-                files |= {path.stem: path for path in paths}
-        if not files:
+        texts: dict[str, str] = {}  # of the files
+        for folder in filter(None, (ROOT, CONF, config_dir)):
+            for path in sorted(filter(Path.is_file, Path(folder, group).glob("*.yaml"))):
+                texts[path.stem] = path.read_text("utf-8", "replace")
+        if not texts:
             continue
-        texts = {name: path.read_text("utf-8", "replace") for name, path in files.items()}
-        width = max(map(len, files))
-        lines = [
-            f"  {name:{width}}  {_first_comment(text)}{' (default)' * (name in defaults)}"
-            for name, text in texts.items()
-        ]
-        parts.append("\n".join([group, *lines, ""]))
+        width = max(map(len, texts))
+        page.append(group)
+        for name, text in texts.items():
+            default = " (default)" * (name in defaults)
+            page.append(f"  {name:{width}}  {_first_comment(text)}{default}")
+        page.append("")
         named: dict[str, None] = {}  # by the words: two for ``sink=[console,jsonl]``
         for word in arguments:
             key, _, value = word.lstrip("+").partition("=")
             if key == group:
                 named |= dict.fromkeys(each.strip(" '\"") for each in value.strip("[]").split(","))
         for name in named:
-            title = f"\n{group}={errors.printable(name)}"
-            if name not in texts:
-                if name not in ("", "null"):
-                    hint = errors.did_you_mean(name, list(texts))
-                    keys_of_choices.append(f"{title}: no such choice{hint}")
-                continue
-            lines = texts[name].splitlines()
-            shown = [
-                errors.printable(line)
-                for line in lines
-                if line.strip() and not line.startswith(("#", "_target_:"))
-            ]
-            if not shown:
-                keys_of_choices.append(f"{title}: has no keys")
-                continue
-            # A recipe's keys are top-level. The keys of any other choice belong to its group.
-            if "# @package _global_" not in lines:
-                shown = [f"{group}:", *(f"  {line}" for line in shown)]
-            title += f": {_first_comment(texts[name])}"
-            keys_of_choices.append("\n".join([title, *(f"  {line}" for line in shown)]))
+            title = f"\n{group}={errors.printable(name)}: "
+            lines = texts.get(name, "").splitlines()
+            shown = [own for own in lines if own.strip() and not own.startswith(("#", "_target_:"))]
+            if shown:
+                keys_of_choices.append(title + _first_comment(texts[name]))
+                # A recipe's keys are top-level. The keys of any other choice belong to its group.
+                if "# @package _global_" not in lines:
+                    shown = [f"{group}:", *(f"  {own}" for own in shown)]
+                keys_of_choices += [f"  {errors.printable(own)}" for own in shown]
+            elif name in texts:
+                keys_of_choices.append(f"{title}has no keys")
+            elif name not in ("", "null"):
+                hint = errors.did_you_mean(name, list(texts))
+                keys_of_choices.append(f"{title}no such choice{hint}")
     # the block between ``# keys`` and ``hydra:``
     text = (CONF / f"{command}.yaml").read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
     keys = [f"  {line}" for line in text.split("\nhydra:", 1)[0].splitlines() if line.strip()]
-    page = "\n".join([*parts, "keys", *keys, *keys_of_choices])
-    return re.sub(r" \[C\d+\]", "", page)  # numbers of errors
+    text = "\n".join([*page, "keys", *keys, *keys_of_choices])
+    return re.sub(r" \[C\d+\]", "", text)  # numbers of errors
 
 
 def _first_comment(text: str) -> str:
@@ -104,9 +97,8 @@ def _first_comment(text: str) -> str:
 
 def _groups(command: str) -> dict[str, list[str]]:
     """Return the groups in the order of the defaults list, each with its default choices."""
-    primary = yaml.safe_load((CONF / f"{command}.yaml").read_text(encoding="utf-8"))
     groups: dict[str, list[str]] = {}
-    for entry in primary["defaults"]:
+    for entry in yaml.safe_load((CONF / f"{command}.yaml").read_text(encoding="utf-8"))["defaults"]:
         for group, choices in entry.items() if isinstance(entry, dict) else ():
             if not group.startswith("override "):
                 groups[group] = choices if isinstance(choices, list) else [choices]
@@ -115,7 +107,7 @@ def _groups(command: str) -> dict[str, list[str]]:
 
 @contextmanager
 def explained(
-    command: str, words: Sequence[str], config_dir: str | None, own_keys: Sequence[str] = ()
+    command: str, words: Words, config_dir: str | None, own_keys: Words = ()
 ) -> Generator[None]:
     """Turn an error of Hydra's into its ConfigError. The command also takes ``own_keys``."""
     try:
@@ -123,15 +115,11 @@ def explained(
     except errors.PacelineError:
         raise
     except Exception as error:  # a file can make Hydra raise anything
-        raise explain(command, list(words), error, config_dir, own_keys) from error
+        raise explain(command, words, error, config_dir, own_keys) from error
 
 
 def explain(
-    command: str,
-    arguments: list[str],
-    error: Exception,
-    config_dir: str | None,
-    own_keys: Sequence[str] = (),
+    command: str, arguments: Words, error: Exception, config_dir: str | None, own_keys: Words = ()
 ) -> errors.PacelineError:
     """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe; R112 for a plugin."""
     text = str(error)
@@ -180,11 +168,7 @@ def explain(
 
 
 def unknown_key(
-    command: str,
-    arguments: list[str],
-    key: str,
-    config_dir: str | None,
-    own_keys: Sequence[str] = (),
+    command: str, arguments: Words, key: str, config_dir: str | None, own_keys: Words = ()
 ) -> errors.ConfigError:
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
     groups = _groups(command)
@@ -204,10 +188,10 @@ def unknown_key(
         return errors.ConfigError(102, key, "is a block of keys", f"give {errors.listed(below)}")
     group = key.partition(".")[0]
     if group in groups:
-        files = sorted((CONF / group).glob("*.yaml"))
-        blocks = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
-        if having := [name for name in blocks if key in _flat(blocks[name], f"{group}.")]:
-            words = " or ".join(f"{group}={name}" for name in having)
+        files = {path: yaml.safe_load(path.read_bytes()) for path in (CONF / group).glob("*.yaml")}
+        having = [path.stem for path, block in files.items() if key in _flat(block, f"{group}.")]
+        if having:
+            words = " or ".join(f"{group}={name}" for name in sorted(having))
             fix = f"choose {words}, which {'has' if len(having) == 1 else 'have'} it"
             return errors.ConfigError(102, key, f"the chosen {group} has no such key", fix)
     place, _, name = key.rpartition(".")
@@ -222,14 +206,13 @@ def unknown_key(
     if name in taken:
         what = f"is not in the configuration, though {target} takes it"
         return errors.ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
-    known = [*known, *own_keys, *(f"{place}.{other}" for other in taken)]
+    known += [*own_keys, *(f"{place}.{other}" for other in taken)]
     hint = errors.did_you_mean(key, known)
     if not hint and "." not in key:
         # A misspelled group is nearer to the groups than to dotted keys.
         hint = errors.did_you_mean(key, [name for name in known if "." not in name])
-    return errors.ConfigError(
-        102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'"
-    )
+    fix = f"see 'paceline {command} --help'"
+    return errors.ConfigError(102, key, f"no such key or group{hint}", fix)
 
 
 def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
@@ -240,10 +223,10 @@ def known_choices(command: str, group: str, config_dir: str | None) -> list[str]
     return []
 
 
-def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[str, Any]:
+def _chosen(command: str, arguments: Words, config_dir: str | None) -> dict[str, Any]:
     """Return the configuration with the typed choices, or the usual ones, or nothing."""
-    pairs = [word for word in arguments if "=" in word and "," not in word]
-    chosen = [word for word in pairs if word.split("=")[0] in _groups(command)]
+    groups = tuple(f"{group}=" for group in _groups(command))
+    chosen = [word for word in arguments if word.startswith(groups) and "," not in word]
     for words in (chosen, []):  # one of the choices may be what is wrong
         session = hydra_session(command, config_dir)
         with suppress(Exception), redirect_stderr(StringIO()), session:  # without notes
@@ -253,7 +236,6 @@ def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[
 
 
 def _flat(node: Any, prefix: str = "") -> list[str]:
-    """Return the dotted keys of every block and value."""
     keys: list[str] = []
     if isinstance(node, dict):
         for name, value in node.items():
@@ -286,12 +268,12 @@ def print_origins(command: str, arguments: list[str], key: str, config_dir: str 
                 given = None if override.is_sweep_override() else override.value()
                 for leaf, value in precedence.leaves(given, place):
                     origins.append((leaf, str(override.input_line), value, ""))
-    node: Any = OmegaConf.to_container(config)
-    for part in key.split("."):
-        if not isinstance(node, dict) or part not in node:
-            raise unknown_key(command, arguments, key, config_dir)
-        node = node[part]
-    for leaf, value in precedence.leaves(node, key):
+    values = dict(precedence.leaves(OmegaConf.to_container(config), ""))
+    leaves = [leaf for leaf in values if f"{leaf}.".startswith(f"{key}.")]
+    if not leaves:
+        raise unknown_key(command, arguments, key, config_dir)
+    for leaf in leaves:
+        value = values[leaf]
         resolved = ""
         if isinstance(value, str) and "${" in value:
             try:

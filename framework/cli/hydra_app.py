@@ -3,7 +3,7 @@
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -44,10 +44,8 @@ def composed(
 ) -> tuple[Config, tuple[str, ...]]:
     """Compose and check what ``paceline train`` would train with these overrides.
 
-    ``config_dir`` is the user's folder, and a misspelled word may mean one of ``own_keys``.
-
-    Returns:
-        The configuration as plain values, and the prefixes of the user's packages.
+    A misspelled word may mean one of ``own_keys``. Return the configuration as plain values, and
+    the prefixes of the user's packages.
     """
     with explained("train", overrides, config_dir, own_keys), hydra_session("train", config_dir):
         return checked(compose("train", list(overrides)), grant)
@@ -77,24 +75,37 @@ def checked(composition: DictConfig, grant: arguments.Grant) -> tuple[Config, tu
     # a sweep may type a key for other jobs
     is_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     typed = set[str]() if is_sweep else last().keys
-    for key, why, fix in _unused(plain) if typed else ():
-        value = OmegaConf.select(composition, key) if key in typed else None
-        if value is not None:
+    for key, why, fix in _unused(plain):
+        if key in typed and (value := OmegaConf.select(composition, key)) is not None:
             raise ConfigError(210, f"{key} = {value}"[:100], why, fix)
     for key in sorted(typed):
-        group, _, name = key.partition(".")
-        name = name.partition(".")[0]
+        group, name, *_ = (*key.split("."), "")
         if group == "data" and name and name not in READ and f"${{data.{name}" not in str(plain):
             raise ConfigError(210, key, "nothing reads it", "correct the name, or leave it out")
     if config["data"]["source"]["_target_"] == schema.LOADER:
         keys = last().set_keys
-        for key in ("shuffle", "verify", "workers.num", "workers.timeout_s"):
-            if key in keys:
-                what = "a DataLoader's batches come as they are"
-                fix = "set it in the DataLoader, or choose data=dataset"
-                raise ConfigError(174, f"{key}, data = dataloader", what, fix)
+        for key in sorted(keys & {"shuffle", "verify", "workers.num", "workers.timeout_s"}):
+            what = "a DataLoader's batches come as they are"
+            fix = "set it in the DataLoader, or choose data=dataset"
+            raise ConfigError(174, f"{key}, data = dataloader", what, fix)
         if "batch_size" not in keys:
             config = {**config, "batch_size": None}
+    return config, allowed
+
+
+def checked_options(
+    cfg: DictConfig, grant: arguments.Grant, rules: Mapping[str, schema.Rule], groups: Sequence[str]
+) -> tuple[Config, tuple[str, ...]]:
+    """Check the configuration of a command that does not train. Return what ``composed`` returns.
+
+    Beside the keys of ``rules`` it may have blocks of ``groups`` alone.
+    """
+    config = resolved(cfg)
+    allowed = arguments.allowed_targets(config, grant)
+    names = [key.partition(".")[0] for key in rules]
+    schema.check_known(config, (*names, *groups, "allow_targets"))
+    schema.check_values(config, rules)
+    check_targets(config, allowed)
     return config, allowed
 
 
@@ -142,10 +153,8 @@ class JobFailed(Exception):
 def run_app(command: str, words: list[str], task: Task, result: Result = lambda _: None) -> int:
     """Compose ``conf/<command>.yaml`` and run the task on it, or on every job of a sweep.
 
-    ``task`` returns an exit code, and ``result`` what a sweeper that searches optimizes.
-
-    Returns:
-        The first exit code that is not 0.
+    ``task`` returns an exit code, and ``result`` what a sweeper that searches optimizes. Return the
+    first exit code that is not 0.
     """
     config_dir = arguments.config_dir_of(words)
     if "--help" in words or "-h" in words:
@@ -192,10 +201,7 @@ class _Parser(ArgumentParser):
 
 
 def _parsed(words: list[str]) -> Namespace:
-    """Parse options and overrides in any order. ConfigError C124 for an option that is not there.
-
-    Only Hydra's safe options are: ``--experimental-rerun`` unpickles any file.
-    """
+    # only Hydra's safe options: ``--experimental-rerun`` unpickles any file
     options = (*FLAGS, *arguments.TAKES_VALUE)
     for before, word in zip(["", *words], words, strict=False):
         name = word.split("=")[0]
@@ -203,7 +209,7 @@ def _parsed(words: list[str]) -> Namespace:
             what = f"no such option{did_you_mean(name, list(options))}"
             raise ConfigError(124, name, what, "see --help; keys are given as key=value")
     parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("overrides", nargs="*", help="key=value")
+    parser.add_argument("overrides", nargs="*")
     one_of = parser.add_mutually_exclusive_group()
     one_of.add_argument("--run", "-r", action="store_true")
     one_of.add_argument("--multirun", "-m", action="store_true")
@@ -218,7 +224,6 @@ def _parsed(words: list[str]) -> Namespace:
 
 
 def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
-    """Do what the options ask for: print, complete, run, or sweep."""
     words: list[str] = args.overrides
     loader: Any = hydra.config_loader
     if args.cfg:
@@ -262,13 +267,12 @@ def _without_new_folders(command: str, words: list[str]) -> Generator[None]:
 
     def remove(_: object) -> None:
         for folder in new:
-            for job in folder.glob("*/"):  # of a sweep that has not begun it
+            jobs = list(folder.glob("*/"))  # of a sweep that has not begun them
+            for place in (*jobs, folder):
+                if [path.name for path in place.glob("*")] == ["multirun.yaml"]:  # Hydra's
+                    (place / "multirun.yaml").unlink()
                 with suppress(OSError):
-                    job.rmdir()
-            if [path.name for path in folder.glob("*")] == ["multirun.yaml"]:  # Hydra's, of a sweep
-                (folder / "multirun.yaml").unlink()
-            with suppress(OSError):
-                folder.rmdir()
+                    place.rmdir()
 
     try:
         with undone(remove):

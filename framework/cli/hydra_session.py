@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -142,16 +142,13 @@ def as_written(config: DictConfig) -> dict[str, Any]:
     def plain(node: Any) -> Any:
         if not isinstance(node, DictConfig | ListConfig):
             return node
-        keys = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
-        values: dict[Any, Any] = {}
-        for key in keys:
-            try:
+        values: Any = OmegaConf.to_container(node, resolve=False)
+        for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
+            # what cannot be resolved, since its own text needs the environment, stays as it is
+            with suppress(OmegaConfBaseException, RecursionError):
                 values[key] = plain(node[key])
-            except (OmegaConfBaseException, RecursionError):  # its own text needs the environment
-                unresolved: Any = OmegaConf.to_container(node, resolve=False)
-                values[key] = unresolved[key]
         if isinstance(node, ListConfig):
-            return list(values.values())
+            return values
         return {str(key): value for key, value in values.items()}
 
     _guard_environment()
@@ -191,8 +188,6 @@ class CheckedFolder(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """Read one file, without the default recipe if the words name data.
 
-        An alias is refused, since it can stand for any number of values in a few lines.
-
         ConfigError C114 (more than 64 KiB), C115 (no YAML, or an alias), C117 (a name outside the
         folder), C206 (it hides a file of the user's).
         """
@@ -213,7 +208,7 @@ class CheckedFolder(ConfigSource):
             with open(path, "rb") as file:
                 text = file.read(MOST_BYTES + 1).decode("utf-8-sig")
             for event in yaml.parse(text, Loader=LOADER):
-                if isinstance(event, yaml.AliasEvent):
+                if isinstance(event, yaml.AliasEvent):  # it may stand for any number of values
                     where = f"{path}, line {event.start_mark.line + 1}"
                     fix = "write the value out, or refer to a key by ${...}"
                     raise ConfigError(115, where, f"an alias, *{event.anchor}", fix)
@@ -248,8 +243,7 @@ class CheckedFolder(ConfigSource):
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         names: list[str] = []
         for name in os.listdir(os.path.join(self.path, config_path)):
-            path = os.path.join(config_path, name)
-            self._list_add_result(names, path, name, results_filter)
+            self._list_add_result(names, os.path.join(config_path, name), name, results_filter)
         return sorted(set(names))
 
     def _is_offered(self, name: str) -> bool:
@@ -260,13 +254,11 @@ class CheckedFolder(ConfigSource):
 
 
 def _reset_reference_counts() -> None:
-    """Install the limit on references, and count from zero for another configuration."""
     Container.resolve_parse_tree = _limited
     _resolved.update(references=0, characters=0)
 
 
 def _limited(self: Container, parse_tree: Any, node: Any, *more: Any, **options: Any) -> Any:
-    """Resolve one text with references, or say that there are too many."""
     _resolved["references"] += 1
     value: Any = None
     if _resolved["references"] <= MOST_REFERENCES:
@@ -285,15 +277,10 @@ class IsSweep(Exception):
 
 
 class GuardedLoader(ConfigLoaderImpl):
-    """Hydra's loader, with our rules of precedence and checks. Launchers pickle it.
+    """Hydra's loader, with our rules of precedence and checks. Launchers pickle it."""
 
-    Attributes:
-        has_users_folder: Whether files may be read that are not ours.
-        expects_run: Whether to raise IsSweep if the next configuration asks for a sweep.
-    """
-
-    has_users_folder = False
-    expects_run = False
+    has_users_folder = False  # whether files may be read that are not ours
+    expects_run = False  # whether to raise IsSweep if the next configuration asks for a sweep
 
     def load_configuration(
         self,
@@ -306,7 +293,7 @@ class GuardedLoader(ConfigLoaderImpl):
         """Compose. ConfigError C117 for endless defaults, C125 for what no file may tell Hydra."""
         _reset_reference_counts()
         words = self.typed(overrides)
-        expected: dict[str, Any] | None = None
+        expected: dict[str, Any] = {}
         if self.has_users_folder:
             # Hydra's own keys as they are without files of others. Only the command line has words
             # about Hydra: a run.json and the parameters of a file's sweep may have none.
@@ -322,7 +309,7 @@ class GuardedLoader(ConfigLoaderImpl):
             what = "lists of defaults that lead back to themselves"
             fix = "take the entry out that leads back"
             raise ConfigError(117, " -> ".join(_read[-3:]), what, fix) from error
-        if expected is not None:
+        if self.has_users_folder:
             given = _leaves(config)
             typed = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
             if len(typed) > len(words):
@@ -345,8 +332,7 @@ class GuardedLoader(ConfigLoaderImpl):
         self, master_config: DictConfig, sweep_overrides: list[str]
     ) -> DictConfig:
         words = [*master_config.hydra.overrides.hydra, *sweep_overrides]
-        name = master_config.hydra.job.config_name
-        config = self.load_configuration(name, words, RunMode.RUN)
+        config = self.load_configuration(master_config.hydra.job.config_name, words, RunMode.RUN)
         # The time of the sweep is the time of its jobs.
         OmegaConf.copy_cache(from_config=master_config, to_config=config)
         return config
@@ -357,21 +343,11 @@ class GuardedLoader(ConfigLoaderImpl):
             if word.lstrip("+~").startswith("hydra.searchpath"):
                 fix = "give the folder as --config-dir DIR"
                 raise ConfigError(125, word, "would be read without any check", fix)
-        return precedence.without_null([long_word(word) for word in words], self.is_group)
+        return precedence.without_null(map(long_word, words), self.is_group)
 
     def is_group(self, name: str) -> bool:
         """Return whether ``name`` is a group of choices."""
         return any(source.is_group(name) for source in self.get_sources())
-
-    def get_group_options(
-        self,
-        group_name: str,
-        results_filter: ObjectType | None = ObjectType.CONFIG,
-        config_name: str | None = None,
-        overrides: list[str] | None = None,
-    ) -> list[str]:
-        words = self.typed(overrides or [])
-        return super().get_group_options(group_name, results_filter, config_name, words)
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
@@ -381,8 +357,7 @@ class GuardedLoader(ConfigLoaderImpl):
 
 
 def _leaves(config: DictConfig) -> dict[str, Any]:
-    hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
-    return dict(precedence.leaves(hydra, ""))
+    return dict(precedence.leaves(OmegaConf.to_container(config.hydra, resolve=False), ""))
 
 
 def may_set(key: str, value: Any) -> bool:

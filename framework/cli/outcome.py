@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -34,13 +35,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM)
 NOT_REPEATABLE = " does not have a deterministic implementation"  # behind an operator's name
 # What torch says when another rank is gone.
-PEER_WORDS = (
-    "gloo",
-    "Application timeout caused pair closure",
-    "NCCL",
-    "Connection closed by peer",
-    "Connection reset by peer",
-)
+PEER_LOST = "gloo|NCCL|Application timeout caused pair closure|Connection (closed|reset) by peer"
 
 
 def option(default: Any = MISSING, about: str = "", *, key: str = "", **rule: Any) -> Any:
@@ -143,37 +138,34 @@ def read_options(command: str, words: Sequence[str], kind: type[T], plain: str =
                 raise rules[key].error(key, value) from error
             given[key] = read["value"]
             rules[key].check(key, given[key])
-    where = " ".join(texts)
-    if texts and not plain:
-        fix = f"see 'paceline {command} --help'"
-        raise ConfigError(100, where, "is neither an option nor key=value", fix)
-    if texts and plain in given:
-        raise ConfigError(100, where, f"stands beside {plain}=", "give one or the other")
-    if texts and rules[plain].kind == list[str]:
+    if texts:
+        where = " ".join(texts)
+        if not plain:
+            fix = f"see 'paceline {command} --help'"
+            raise ConfigError(100, where, "is neither an option nor key=value", fix)
+        if plain in given:
+            raise ConfigError(100, where, f"stands beside {plain}=", "give one or the other")
         given[plain] = texts
-    elif texts:
-        given[plain] = texts[0]
-        if len(texts) > 1:
-            fix = f"{command} one at a time"
-            raise ConfigError(100, where, f"names more than one {plain}", fix)
-    needed = [key for key, default in _defaults(kind).items() if default == "???"]
-    if missing := [key for key in needed if key not in given]:
+        if rules[plain].kind != list[str]:
+            given[plain] = texts[0]
+            if len(texts) > 1:
+                fix = f"{command} one at a time"
+                raise ConfigError(100, where, f"names more than one {plain}", fix)
+    defaults = _defaults(kind)
+    if missing := [key for key in defaults if defaults[key] == "???" and key not in given]:
         fix = f"add {' '.join(f'{key}=...' for key in missing)}"
         raise ConfigError(103, ", ".join(missing), "must be given", fix)
-    names = [own.name for own in fields(kind)]  # pyright: ignore[reportArgumentType]
-    pairs = zip(names, rules, strict=True)
-    return kind(**{name: given[key] for name, key in pairs if key in given})
+    pairs = zip(fields(kind), rules, strict=True)  # pyright: ignore[reportArgumentType]
+    return kind(**{own.name: given[key] for own, key in pairs if key in given})
 
 
 def _defaults(kind: type) -> dict[str, str]:
     """Return the default of each key as YAML has it, and ``???`` if it must be given."""
     defaults: dict[str, str] = {}
     for key, own in zip(rules_of(kind), fields(kind), strict=True):
-        default = own.default
+        default = "???" if own.default is MISSING else own.default
         if own.default_factory is not MISSING:
             default = own.default_factory()
-        if default is MISSING:
-            default = "???"
         defaults[key] = default if isinstance(default, str) else json.dumps(default)
     return defaults
 
@@ -239,12 +231,9 @@ def outcome_of(
             hint = f"; the traceback is in {log}"
     notes = [str(note) for part in _chain(error) for note in getattr(part, "__notes__", ())]
     steps = [int(note.removeprefix(AFTER_STEP)) for note in notes if note.startswith(AFTER_STEP)]
-    return RunOutcome(
-        1 if known is None else known.exit_code,
-        redacted(line) + hint,
-        steps[0] if steps else None,
-        known.rank if isinstance(known, errors.HungRankError) else None,
-    )
+    rank = known.rank if isinstance(known, errors.HungRankError) else None
+    code = 1 if known is None else known.exit_code
+    return RunOutcome(code, redacted(line) + hint, next(iter(steps), None), rank)
 
 
 @contextmanager
@@ -265,8 +254,7 @@ def newest_checkpoint(run_dir: Path) -> str:
 
 
 def _newest(run_dir: Path) -> Path | None:
-    paths = run_dir.glob("checkpoints/step-*.pt")
-    return max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return max(run_dir.glob("checkpoints/step-*.pt"), key=os.path.getmtime, default=None)
 
 
 def _write_end(outcome: RunOutcome, run_dir: Path) -> None:
@@ -306,11 +294,10 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineError | None:
     """Return the error of ours that tells the user what to do, or None."""
     chain = _chain(error)
+    refusal = next(filter(errors.lacks_memory, chain), None)
     # A damaged file may claim any size.
-    if not isinstance(error, errors.DataError | errors.ResourceError):
-        for part in chain:
-            if errors.lacks_memory(part):
-                return errors.memory_error(part)
+    if refusal is not None and not isinstance(error, errors.DataError | errors.ResourceError):
+        return errors.memory_error(refusal)
     # a limit of the system, or deterministic=true, whatever error a library made of it
     for part in chain:
         words = errors.words_of(part, ALL)
@@ -337,13 +324,11 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
     known: errors.PacelineError | None = None
     if number not in NO_ROOM:
         # A lost worker comes first: torch's handlers raise in any line, also in the user's code.
-        for part in chain:
-            text = errors.words_of(part, ALL)
-            if isinstance(part, RuntimeError) and "DataLoader worker" in text:
-                what = f"a worker process was lost ({text[:200]})"
-                fix = "look at memory and /dev/shm, and whether the store was changed, "
-                fix += "or set workers.kind=thread"
-                return errors.ResourceError(102, "workers", what, fix)
+        if (lost := _raised(error, "DataLoader worker")) is not None:
+            what = f"a worker process was lost ({errors.words_of(lost, 200)})"
+            fix = "look at memory and /dev/shm, and whether the store was changed, "
+            fix += "or set workers.kind=thread"
+            return errors.ResourceError(102, "workers", what, fix)
         if fault is not None:
             fix = "another rank ended or hangs; its own line says why"
             return errors.DistributedError(103, "a rank", errors.words_of(fault)[:200], fix)
@@ -357,8 +342,11 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
 
 def exchange_error(error: BaseException) -> BaseException | None:
     """Return what a failed exchange between ranks has raised, if ``error`` was made of that."""
+    return _raised(error, PEER_LOST)
+
+
+def _raised(error: BaseException, words: str) -> RuntimeError | None:
     for part in _chain(error):
-        text = errors.words_of(part, ALL)
-        if isinstance(part, RuntimeError) and any(word in text for word in PEER_WORDS):
+        if isinstance(part, RuntimeError) and re.search(words, errors.words_of(part, ALL)):
             return part
     return None

@@ -34,44 +34,21 @@ COLORS = {
     "gray": ("#6e7681", "#8b949e"),
 }
 PAPER, INK, MUTED, GRID = (COLORS[name][0] for name in ("paper", "ink", "muted", "grid"))
-OF_SPAN = {
-    "idle": "vermillion",
-    "wait": "vermillion",
-    "copy": "orange",
-    "forward": "blue",
-    "backward": "sky",
-    "exchange": "purple",
-    "optimizer": "green",
-    "report": "gray",
-}
+OF_SPAN = {"idle": "vermillion", "wait": "vermillion", "copy": "orange", "forward": "blue"}
+OF_SPAN.update(backward="sky", exchange="purple", optimizer="green", report="gray")
 OF_RUN = ("blue", "vermillion", "green", "orange", "pink", "sky", "purple", "gray")
 STYLE = {
-    "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 10,
-    "svg.fonttype": "none",
-    "text.hinting": "none",  # half the time of a picture, and not seen at this size
-    "text.parse_math": False,  # a run may be called $x$
-    "text.color": INK,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.facecolor": "none",
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "lines.dash_capstyle": "butt",
-    "lines.scale_dashes": False,
     "lines.solid_capstyle": "round",
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
+    "text.parse_math": False,  # a run may be called $x$
+    "text.hinting": "none",  # half the time of a picture, and not seen at this size
+    **dict.fromkeys(("svg.fonttype", "axes.facecolor", "figure.facecolor"), "none"),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    "lines.scale_dashes": False,
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), GRID),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), MUTED),
+    **dict.fromkeys(("text.color", "legend.labelcolor"), INK),
 }
 
 
@@ -90,10 +67,8 @@ def styled() -> Generator[None]:
     """Use our style over matplotlib's defaults. Letters that the font lacks cause no warning."""
     import matplotlib as mpl  # noqa: PLC0415  # of an extra
 
-    settings: dict[Any, Any] = {
-        key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")
-    }
-    settings.update(STYLE)
+    settings: dict[Any, Any] = {**mpl.rcParamsDefault, **STYLE}
+    del settings["backend"]
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with mpl.rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -102,16 +77,9 @@ def styled() -> Generator[None]:
 
 def rendered(template: Path, **values: Any) -> str:
     """Return the HTML. Every value is escaped unless it is Markup."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([template.parent, SHARED]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(template.name).render(
-        version=__version__,
-        colors=COLORS,
-        style=Markup((SHARED / "style.css").read_text(encoding="utf-8")),  # noqa: S704  # our own file
-        **values,
-    )
+    loader = jinja2.FileSystemLoader([template.parent, SHARED])
+    pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    pages.trim_blocks = pages.lstrip_blocks = True
+    style = Markup((SHARED / "style.css").read_text(encoding="utf-8"))  # noqa: S704  # our own file
+    page = pages.get_template(template.name)
+    return page.render(version=__version__, colors=COLORS, style=style, **values)

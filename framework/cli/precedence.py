@@ -1,14 +1,12 @@
 """Which setting wins if files and words set the same key; ``docs/configuration.md`` has the rule.
 
 Hydra's loader calls ``Composition.edit`` once all files are read and before they are merged, so
-every command, sweep and ``--cfg job`` sees the same. A typed block with another ``_target_``
-replaces the block below it, as a choice does. Hydra would give the arguments of one class to
-another.
+every command, sweep and ``--cfg job`` sees the same.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from framework.cli.arguments import SHORT
 from framework.config.targets import CONF
 from framework.errors import printable, say
 
+IsGroup = Callable[[str], bool]
 TRAIN = "train"  # the only command with a default recipe
 DATA_KEYS = ("dataset", "source", "prepare", "data.train", "data.val")  # they name the data
 DATA_PATHS = ("train", "val")  # keys of the group data that every reader shares
@@ -49,30 +48,24 @@ class Composition:
     """The words of one composition, and its files, from the weakest to the strongest."""
 
     def __init__(
-        self,
-        command: str | None,
-        words: Sequence[str] = (),
-        is_group: Callable[[str], bool] = lambda _: False,
+        self, command: str | None, words: Sequence[str] = (), is_group: IsGroup = lambda _: False
     ) -> None:
         self.command = command
         self.typed = OverridesParser.create().parse_overrides(list(words))
-        self.keys: set[str] = set()  # that are typed, also groups
+        values = {word.key_or_group: word.value() for word in self.typed}
+        self.keys = {word.package or word.key_or_group for word in self.typed}  # also groups
+        self.is_sweep = any(word.is_sweep_override() for word in self.typed)
+        self.is_single_run = values.get("hydra.mode") == "RUN"  # typed, whatever a recipe says
+        self.has_folds = values.get("folds") is not None
+        data = tuple(f"{name}." for name in DATA_KEYS)
+        # null names no data: data.val=null only turns validation off
+        named = [key for key, value in values.items() if value is not None]
+        self.data_keys = [key for key in named if f"{key}.".startswith(data)]
         self.choices: dict[str, str] = {}  # place of the chosen block -> the word
         self.dropped: list[str] = []  # notes on keys that do not count
         self.layers: list[Layer] = []
-        self.data_keys: list[str] = []
-        self.has_folds = False
-        self.is_sweep = False
-        self.is_single_run = False  # typed as hydra.mode=RUN, whatever a recipe says
         for word in self.typed:
             key, value = word.key_or_group, word.value()
-            self.keys.add(word.package or key)
-            self.is_sweep = self.is_sweep or word.is_sweep_override()
-            self.is_single_run = value == "RUN" if key == "hydra.mode" else self.is_single_run
-            # null names no data: data.val=null only turns validation off
-            if value is not None and f"{key}.".startswith(tuple(f"{name}." for name in DATA_KEYS)):
-                self.data_keys.append(key)
-            self.has_folds = self.has_folds or (key == "folds" and value is not None)
             # A recipe's options of a sweeper are for a choice that only words may make.
             is_choice = "." not in key and not key.startswith("hydra/") and is_group(key)
             if isinstance(value, dict):  # a block, as in optim={lr: 1}, chooses nothing
@@ -167,12 +160,10 @@ class Composition:
                 loaded.config = OmegaConf.create(content)
 
     def _drop_other_targets(self) -> None:
-        """Drop what typed blocks replace that have another target than the files.
-
-        Keys of the command's own file, such as ``optim.scaling``, keep their values.
-        """
+        """Drop what typed blocks replace that have another target than the files."""
         words = [word for word in self.typed if not (word.is_delete() or word.is_sweep_override())]
         kept = {leaf for word in words for leaf, _ in leaves(word.value(), word.key_or_group)}
+        # The command's own keys, such as ``optim.scaling``, keep their values.
         layers = [layer for layer in self.layers if layer.name != self.command]
         for word in words:
             if not isinstance(word.value(), dict):
@@ -186,7 +177,6 @@ class Composition:
                         self._drop(layer, keys, str(word.input_line))
 
     def _drop(self, layer: Layer, keys: Sequence[str], reason: str) -> None:
-        """Mark the keys of a file as dropped because of something stronger, with a note."""
         layer.reasons.update(dict.fromkeys(keys, reason))
         if all(layer.values[key] in (None, {}) for key in keys):  # these need no note
             return
@@ -200,9 +190,7 @@ _composition = Composition(None)
 _noted: set[str] = set()
 
 
-def begin(
-    command: str | None, words: Sequence[str], is_group: Callable[[str], bool]
-) -> Composition:
+def begin(command: str | None, words: Sequence[str], is_group: IsGroup) -> Composition:
     """Return the composition that starts, whose words decide how files are edited."""
     global _composition  # noqa: PLW0603  # Hydra hands nothing of ours to those who read its files
     _composition = Composition(command, words, is_group)
@@ -221,7 +209,7 @@ def note_once(lines: Sequence[str]) -> None:
             say(f"note: {note}", sys.stderr)
 
 
-def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> list[str]:
+def without_null(overrides: Iterable[str], is_group: IsGroup) -> list[str]:
     """Return the overrides with ``~group`` for ``group=null``, which Hydra takes only in files."""
     words: list[str] = []
     for word in overrides:
@@ -262,7 +250,6 @@ def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _place(group: str, package: str | None) -> str:
-    """Return the dotted key of a choice's block."""
     if package is None:
         return group.strip("/").replace("/", ".")
     return package.removeprefix("_global_.")

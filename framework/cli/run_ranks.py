@@ -34,17 +34,9 @@ from framework.system.run_dir import note, noted
 
 Config = dict[str, Any]
 
+FAULTS = (errors.ConfigError, errors.DataError, errors.CheckpointError, errors.NumericError)
 # with these exit codes a rank would only fail again
-LASTING = tuple(
-    kind.exit_code
-    for kind in (
-        errors.ConfigError,
-        errors.DataError,
-        errors.CheckpointError,
-        errors.NumericError,
-        errors.UserCodeError,
-    )
-)
+LASTING = [kind.exit_code for kind in (*FAULTS, errors.UserCodeError)]
 
 
 def _say(text: str) -> None:
@@ -91,22 +83,18 @@ def show_packing(packing: Packing, num_workers: int | None = None) -> Packed:
         share = f"{split.num_records / total:.2%} of the records"
         lines.append(f"{split.name}: {split.num_records} records, {share}, in {split.path}")
     if manifest is not None:
-        made = (
-            f"packed {manifest.num_records} records into {', '.join(packing.paths.values())}: "
-            f"{packed.num_bytes:,} bytes, {packed.seconds:.1f} s, "
-            f"{manifest.num_records / packed.seconds:,.0f} records/s, {len(packed.bad)} skipped"
-        )
+        end = f"packed {manifest.num_records} records into {', '.join(packing.paths.values())}: "
+        end += f"{packed.num_bytes:,} bytes, {packed.seconds:.1f} s, "
+        end += f"{manifest.num_records / packed.seconds:,.0f} records/s, {len(packed.bad)} skipped"
         if packed.resumed:
-            made += f" ({packed.resumed} items had been finished before)"
-        lines.append(made)
+            end += f" ({packed.resumed} items had been finished before)"
     else:
         others = "another part has made the store"
         if packed.waiting:
             others = f"{packed.waiting} jobs of other parts are not done yet: "
             others += "the last part to end makes the store"
-        lines.append(f"part {packing.part} of {packing.parts} is done; {others}")
-    for line in lines:
-        console.print(line, soft_wrap=True)
+        end = f"part {packing.part} of {packing.parts} is done; {others}"
+    console.print("\n".join([*lines, end]), soft_wrap=True)
     sys.stderr.flush()
     return packed
 
@@ -126,11 +114,10 @@ class RankedJob(NamedTuple):
                 return action(self, *arguments)
             except Exception as error:
                 fault = outcome.exchange_error(error)
-                if fault is None or "RANK" not in os.environ:
-                    raise
-                # an exchange has failed: find out whether another rank hangs
-                timeout_s = self.config["parallel"].get("timeout_s", 0.0)
-                hung = hung_rank(fault, int(os.environ["RANK"]), timeout_s)
+                hung = None
+                if fault is not None and "RANK" in os.environ:  # does another rank hang?
+                    timeout_s = self.config["parallel"].get("timeout_s", 0.0)
+                    hung = hung_rank(fault, int(os.environ["RANK"]), timeout_s)
                 if hung is None:
                     raise
                 raise hung from error
@@ -189,12 +176,12 @@ def run_shared(composed: RankedJob | None) -> int:
 
     job = composed or read_job(share_text(None))
     ended = job.outcome(share_and_train)
-    if composed is None:
-        code = outcome.report_failure(ended)
+    if composed is not None:
+        outcome.conclude(ended, Path(job.run_dir), short=False)
     else:
-        code = outcome.conclude(ended, Path(job.run_dir), short=False)
+        outcome.report_failure(ended)
     end_useless()
-    return code
+    return ended.code
 
 
 def _train(job: RankedJob, signals: StopSignals) -> RunOutcome:
@@ -210,9 +197,7 @@ def _train(job: RankedJob, signals: StopSignals) -> RunOutcome:
 
 
 def launch_ranks(
-    job: RankedJob,
-    meeting: Meeting | None = None,
-    module: str = "framework.cli.signals",
+    job: RankedJob, meeting: Meeting | None = None, module: str = "framework.cli.signals"
 ) -> RunOutcome:
     """Start the ranks, each of which runs ``module`` on the job, and wait for them.
 
@@ -229,11 +214,9 @@ def launch_ranks(
     if meeting is not None and meeting.leads:
         meeting.share(job.as_text())
     launcher = f"{socket.gethostname()}-{os.getpid()}"
-    # the ranks' share of the cores, and the interface to other hosts
     environment = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
-    interface = meeting and meeting.interface
-    if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
-        environment["GLOO_SOCKET_IFNAME"] = interface  # gloo would guess it from the host's name
+    if meeting and meeting.interface and "GLOO_SOCKET_IFNAME" not in os.environ:
+        environment["GLOO_SOCKET_IFNAME"] = meeting.interface  # gloo would guess it from the name
     signal_number = 0
     failure = ""
     tidy = stopping.undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
@@ -251,9 +234,7 @@ def launch_ranks(
     StopSignals(of_rank=False).__enter__()
     outcomes = _read_outcomes(run_dir, launcher)
     durable.remove_leftovers(run_dir)  # of ranks that were killed while they wrote
-    silent: list[int] = []
-    if meeting is None:
-        silent = [rank for rank in range(num_processes) if rank not in outcomes]
+    silent = [rank for rank in range(num_processes) if meeting is None and rank not in outcomes]
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
         reason = f"stopped at once; {outcome.newest_checkpoint(run_dir)}"
         return RunOutcome(stopping.exit_code(signal_number), reason)
@@ -297,11 +278,10 @@ def _cause(by_rank: dict[int, RunOutcome], silent: list[int], failure: str) -> R
 def run_rank(path: str, action: Callable[[RankedJob], RunOutcome]) -> NoReturn:
     """Run ``action`` in a rank that ``launch_ranks`` has started, and end the process."""
     job, result = _of_launcher(path)
-    stopping.leave(_written(result, job.outcome(action)).code)
+    stopping.leave(_written(result, job.outcome(action)))
 
 
 def _of_launcher(path: str) -> tuple[RankedJob, Path]:
-    """Return the job of a rank, and the file to which it writes how it ended."""
     text = Path(path).read_text(encoding="utf-8")
     job = read_job(text)
     find_packages(job.allowed)
@@ -309,11 +289,11 @@ def _of_launcher(path: str) -> tuple[RankedJob, Path]:
     return job, Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
 
 
-def _written(result: Path, ended: RunOutcome) -> RunOutcome:
+def _written(result: Path, ended: RunOutcome) -> int:
     with durable.uninterrupted():
         durable.write_json(result, ended._asdict())
     end_useless()
-    return ended
+    return ended.code
 
 
 def train_rank(path: str) -> NoReturn:
@@ -337,7 +317,7 @@ def train_rank(path: str) -> NoReturn:
         resume = {**config["resume"], "run": job.run_dir, "auto": True}
         job = job._replace(config={**config, "resume": resume})
     signals = StopSignals(of_rank=True)
-    code = _written(result, job.outcome(_train, signals)).code
+    code = _written(result, job.outcome(_train, signals))
     if code not in (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED):
         stopping.leave(code)
     # stopped on another host: this host's launcher, which waits for nobody, has to know

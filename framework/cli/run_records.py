@@ -80,11 +80,8 @@ def run_dirs(folder: Path) -> Iterator[Path]:
         if run_dir.is_run(path):
             folders.clear()
             yield path
-        folders[:] = sorted(
-            name
-            for name in folders
-            if ".tmp." not in name and not COPIES.fullmatch(f"{path.name}/{name}")
-        )
+        own = (name for name in folders if not COPIES.fullmatch(f"{path.name}/{name}"))
+        folders[:] = sorted(name for name in own if ".tmp." not in name)
 
 
 def read_record(path: Path) -> RunRecord:
@@ -102,11 +99,9 @@ def read_record(path: Path) -> RunRecord:
     steps = run_dir.number(summary.get("steps", log.get("step", ended.get("step"))))
     code = ended.get("code")
     reason = run_dir.shown(ended.get("reason", ""))
-    unread = [name for name, known in ((run_dir.FACTS, facts), (run_dir.ENDED, ended)) if not known]
-    if run_dir.ENDED in unread and not os.path.lexists(path / run_dir.ENDED):
-        unread.remove(run_dir.ENDED)
-    if code == 0 and not summary:
-        unread.append(run_dir.SUMMARY)
+    known = {run_dir.FACTS: facts, run_dir.SUMMARY: summary or code != 0}
+    known[run_dir.ENDED] = ended or not os.path.lexists(path / run_dir.ENDED)
+    unread = [name for name, is_known in known.items() if not is_known]
     if owner := running_by(path):
         status, code, reason = "running", None, owner
     elif unread:
@@ -122,6 +117,11 @@ def read_record(path: Path) -> RunRecord:
         values = run_dir.numbers(run_dir.flat(summary.get(key) or log.get(key)))
         names = [name for name in values if name.rpartition(".")[2] not in ("step", "epoch")]
         metrics.append({name: values[name] for name in names})
+    choices: dict[str, str] = {}
+    for word in run_dir.words(facts.get("overrides")):
+        key, sign, value = word.lstrip("+~").partition("=")
+        if sign and not key.startswith(NOT_CHOICES):
+            choices[run_dir.shown(key)] = run_dir.shown(value)
     return RunRecord(
         path=path,
         name=run_dir.shown(path.resolve().name),
@@ -135,7 +135,7 @@ def read_record(path: Path) -> RunRecord:
         time_s=time_s,
         best=metrics[0],
         val=metrics[1],
-        choices=typed_choices(facts),
+        choices=choices,
         config=run_dir.flat(run_dir.read_object(run_dir.newest_config(path))),
     )
 
@@ -200,16 +200,6 @@ def running_by(path: Path) -> str:
     host = re.fullmatch(r"process \d+ on (\S+) since .*", owner)
     is_foreign = host is not None and host[1] != socket.gethostname()
     return owner if is_foreign and wrote_recently else ""
-
-
-def typed_choices(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the overrides that ``run.json`` records, by key."""
-    choices: dict[str, str] = {}
-    for word in run_dir.words(facts.get("overrides")):
-        key, sign, value = word.lstrip("+~").partition("=")
-        if sign and not key.startswith(NOT_CHOICES):
-            choices[run_dir.shown(key)] = run_dir.shown(value)
-    return choices
 
 
 def varying(runs: Sequence[ConfiguredRun]) -> list[str]:

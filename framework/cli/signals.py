@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
 from framework.system.stopping import NUMBERS, SAME_S, die_with_parent, end, set_all
@@ -24,13 +24,15 @@ class StopSignals:
     then it has nothing to save, so it ends at once. After the block it ignores them.
     """
 
+    _last: ClassVar["StopSignals | None"] = None  # a process has one set of handlers
+
     def __init__(self, of_rank: bool) -> None:
         self._of_rank = of_rank
         self._waits_for_step = of_rank
-        self._first = 0
+        self.first = 0
         self._first_s = 0.0
         self._home = os.getpid()
-        self._before: dict[int, Any] = {}
+        self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         if not self._waits_for_step:
@@ -38,23 +40,21 @@ class StopSignals:
         return self
 
     def _install(self) -> None:
-        global _last  # noqa: PLW0603  # a process has one set of handlers
-
         def note(number: int, _: FrameType | None) -> None:
             if os.getpid() != self._home:
                 return  # a worker without handlers of its own: its parent decides
-            if not self._first:
-                self._first = number
+            if not self.first:
+                self.first = number
                 self._first_s = time.monotonic()
             elif time.monotonic() - self._first_s > SAME_S:
                 end(number)
 
         if threading.current_thread() is threading.main_thread():
-            _last = self
-            self._before = {number: signal.signal(number, note) for number in NUMBERS}
+            StopSignals._last = self
+            self.before = {number: signal.signal(number, note) for number in NUMBERS}
 
     def __exit__(self, *_: object) -> None:
-        if self._before and self._of_rank:
+        if self.before and self._of_rank:
             set_all(signal.SIG_IGN)
 
     def stopped(self) -> bool:
@@ -62,29 +62,21 @@ class StopSignals:
         if self._waits_for_step:
             self._waits_for_step = False
             self._install()
-        return self._first != 0
+        return self.first != 0
 
     @property
     def exit_code(self) -> int:
-        return EXIT_INTERRUPTED if self._first == signal.SIGINT else EXIT_PREEMPTED
+        return EXIT_INTERRUPTED if self.first == signal.SIGINT else EXIT_PREEMPTED
 
-    def put_back(self) -> None:
-        """Restore the handlers from before the block, and let them answer a noted signal."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        if self._first:
-            signal.raise_signal(self._first)
-
-
-_last: StopSignals | None = None
-
-
-def end_again() -> None:
-    """Let signals end the process again after a job of a sweep. A noted signal ends it now."""
-    global _last
-    last, _last = _last, None
-    if last is not None:
-        last.put_back()
+    @staticmethod
+    def end_again() -> None:
+        """Let signals end the process again after a job of a sweep. A noted signal ends it now."""
+        last, StopSignals._last = StopSignals._last, None
+        if last is not None:
+            for number, handler in last.before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
+            if last.first:
+                signal.raise_signal(last.first)
 
 
 def closed_output_code() -> int:

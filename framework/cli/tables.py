@@ -159,14 +159,10 @@ def progress_bar(name: str) -> Generator[tuple[Console, "OnProgress"]]:
             if now.phase != phase:
                 phase, began, before = now.phase, time.monotonic(), now.records
                 bar.reset(task, total=now.num_items)
-            bar.update(
-                task,
-                completed=now.records if phase == "joining" else now.items,
-                total=now.num_items,
-                mb=now.num_bytes / 1e6,
-                rate=(now.records - before) / max(1e-3, time.monotonic() - began),
-                phase=phase,
-            )
+            done = now.records if phase == "joining" else now.items
+            rate = (now.records - before) / max(1e-3, time.monotonic() - began)
+            fields: dict[str, Any] = {"mb": now.num_bytes / 1e6, "rate": rate, "phase": phase}
+            bar.update(task, completed=done, total=now.num_items, **fields)
 
         yield bar.console, draw
 
@@ -179,17 +175,11 @@ def counted_bar(words: str, total: int | None = None) -> Generator[Callable[...,
 
 
 def _bar(words: str, figures: progress.ProgressColumn) -> progress.Progress:
-    """Return a bar that is drawn on a terminal only, and removed at the end."""
     console = SafeConsole(stderr=True)
-    return progress.Progress(
-        progress.TextColumn(words, markup=False),
-        progress.BarColumn(),
-        figures,
-        progress.TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    first = (progress.TextColumn(words, markup=False), progress.BarColumn())
+    columns = (*first, figures, progress.TimeRemainingColumn())
+    is_hidden = not console.is_terminal
+    return progress.Progress(*columns, console=console, transient=True, disable=is_hidden)
 
 
 def print_run(run_dir: Path, code: int, short: bool) -> None:
@@ -234,12 +224,9 @@ def print_spans(spans: Mapping[str, Any]) -> None:
 
 
 def _result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the tables have no room for: reading, the machine, and the result."""
     if IDLE in summary.get("spans", {}):
-        yield (
-            "wait is the host's, beside which the device may work; "
-            "idle, the device's, is what it costs"
-        )
+        line = "wait is the host's, beside which the device may work; "
+        yield f"{line}idle, the device's, is what it costs"
     if stages_s := summary.get("stages_s"):
         names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
         line = "reading, thread-seconds: "
@@ -251,21 +238,16 @@ def _result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if content := summary.get("content"):
         shares = "  ".join(f"{name} {100 * share:.1f} %" for name, share in content.items())
         yield f"in the batches: {shares}"
-    usage = dict(summary.get("usage", {}))
-    if usage.get("others_cpu_cores", 0.0) < MENTIONED_CORES:
-        usage.pop("others_cpu_cores", None)
-    used = [
-        f"{label} {usage[key] / divisor:{form}} {unit}"
-        for key, label, divisor, form, unit in USAGE
-        if key in usage
-    ]
+    usage = summary.get("usage", {})
+    used: list[str] = []
+    for key, label, divisor, form, unit in USAGE:
+        if key in usage and (key != "others_cpu_cores" or usage[key] >= MENTIONED_CORES):
+            used.append(f"{label} {usage[key] / divisor:{form}} {unit}")
     if used:
         yield "  ".join(used)
     if _other_programs(summary) and "peak_device_bytes" not in usage:
-        yield (
-            "other programs keep cores busy: the threads of a step wait for each other then; "
-            "OMP_NUM_THREADS=1 may be faster"
-        )
+        line = "other programs keep cores busy: the threads of a step wait for each other then; "
+        yield f"{line}OMP_NUM_THREADS=1 may be faster"
     if slow := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
         yield slow
     if skipped := summary.get("skipped_steps"):

@@ -40,8 +40,7 @@ def _verify(options: VerifyOptions, _: Path) -> RunOutcome:
     num_wrong = num_records = num_bad = 0
     no_stores: list[str] = []
     for store in stores:
-        stopped = message_if_stopped("stopped{by}: not all was verified")
-        with stopped, progress_bar(store) as bar:
+        with message_if_stopped("stopped{by}: not all was verified"), progress_bar(store) as bar:
             report = verify(store, workers, bar[1])
         for line in report.findings:
             say(line)

@@ -188,7 +188,7 @@ def yardstick() -> float:
 def is_memory(error: BaseException) -> bool:
     """Return whether an error, here or in a worker, means that memory is used up."""
     is_refused = isinstance(error, ResourceError) and error.args[0] in (104, 107)
-    return is_refused or lacks_memory(error) or any(word in words_of(error) for word in REFUSALS)
+    return is_refused or lacks_memory(error) or REFUSALS.search(words_of(error)) is not None
 
 
 def limit_memory(device: torch.device, limit: int | str | None) -> None:

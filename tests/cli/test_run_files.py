@@ -33,7 +33,7 @@ def take(resumed=None, in_sweep=False):
     """Claim the directory ``run``."""
     Path("run").mkdir(exist_ok=True)
     plain = {**CONFIG, "resume": {"run": resumed}}
-    claim(Path("run"), OmegaConf.create(CONFIG), plain, ["epochs=1"], None, in_sweep)
+    claim(Path("run"), OmegaConf.create(plain), ["epochs=1"], None, in_sweep)
 
 
 def failed(**ending):

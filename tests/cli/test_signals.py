@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import framework.cli.signals
-from framework.cli.signals import StopSignals, closed_output_code, end_again
+from framework.cli.signals import StopSignals, closed_output_code
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
 from framework.system.stopping import NUMBERS, install
 from tests.faults.forked import Command, wait_for
@@ -63,9 +63,9 @@ def test_a_signal_of_a_job_is_answered_by_the_handlers_before_it():
     with StopSignals(of_rank=False):
         signal.raise_signal(signal.SIGTERM)
         assert noted == []
-    end_again()
+    StopSignals.end_again()
     assert noted == [signal.SIGTERM]
-    end_again()
+    StopSignals.end_again()
     assert noted == [signal.SIGTERM]
 
 

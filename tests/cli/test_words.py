@@ -18,7 +18,7 @@ from framework.cli.arguments import (
     quoted,
     split_words,
     typed_value,
-    with_store,
+    with_run,
 )
 from framework.commands.bench.bench import axes_of
 from framework.errors import ConfigError
@@ -38,10 +38,10 @@ def test_an_option_has_the_value_behind_it(words, value):
 
 
 def test_a_plain_word_stands_for_a_key_and_is_refused_beside_it():
-    assert with_store(["a.h5", "n=3"], "pack") == ["n=3", 'store="a.h5"']
-    assert with_store(["stores=[a.h5]"], "pack", "stores") == ["stores=[a.h5]"]
-    with pytest.raises(ConfigError, match=r"C100.*a\.h5: stands beside stores="):
-        with_store(["a.h5", "stores=[b.h5]"], "pack", "stores")
+    assert with_run(["a", "n=3"], "evaluate") == ["n=3", 'run="a"']
+    assert with_run(["run=a"], "evaluate") == ["run=a"]
+    with pytest.raises(ConfigError, match=r"C100.*a: stands beside run="):
+        with_run(["a", "run=b"], "evaluate")
 
 
 @pytest.mark.parametrize(

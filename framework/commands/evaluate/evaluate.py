@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from framework.cli.arguments import Grant, allowed_targets, granted, with_output, with_store
-from framework.cli.hydra_app import run_app
-from framework.cli.hydra_session import resolved
+from framework.cli.arguments import Grant, granted, with_output, with_run
+from framework.cli.hydra_app import checked_options, run_app
 from framework.cli.outcome import RunOutcome, run_action
 from framework.cli.signals import begin_rank
 from framework.cli.tables import print_spans, print_table
-from framework.config.schema import check_known, check_values, option_rules
-from framework.config.targets import check_targets
+from framework.config.schema import option_rules
 from framework.errors import ConfigError, ResourceError
 from framework.system.safe_text import SafeConsole
 from framework.system.stopping import message_if_stopped
@@ -34,17 +32,12 @@ JOB_KEYS = ("run", "weights", "select", "limit", "worst")
 def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the directory of the run."""
     grant = granted(arguments)
-    arguments = with_output(with_store(arguments, "evaluate", "run"))
+    arguments = with_output(with_run(arguments, "evaluate"))
     return run_app("evaluate", arguments, lambda cfg: run_action(partial(_evaluate, cfg, grant)))
 
 
 def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
-    config: dict[str, Any] = resolved(cfg)
-    allowed = allowed_targets(config, grant)
-    rules = option_rules("evaluate")
-    check_known(config, (*(key.partition(".")[0] for key in rules), *GROUPS, "allow_targets"))
-    check_values(config, rules)
-    check_targets(config, allowed)
+    config, allowed = checked_options(cfg, grant, option_rules("evaluate"), GROUPS)
     for key in ("select", "limit"):
         if config[key] is not None and config["data"]["val"] is None:
             what = "cuts other data; the run's own validation data is cut as it was"
@@ -57,10 +50,8 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
         from framework.config.resume import read_config  # noqa: PLC0415
 
         saved = read_config(Path(config["run"])).config
-        changes = {name: config[name] for name in GROUPS if name in config}
-        for key in ("val_batch_size", "device"):
-            if config[key] is not None:
-                changes[key] = config[key]
+        keys = (*GROUPS, "val_batch_size", "device")
+        changes = {key: config[key] for key in keys if config.get(key) is not None}
         if config["workers"] is not None:
             changes["workers"] = {**saved["workers"], "num": config["workers"]}
         parallel = changes.get("parallel", saved["parallel"])
@@ -76,11 +67,10 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
             raise ResourceError(101, f"output = {output}", what, "choose another folder") from error
         plan = {"evaluation": evaluation, "parallel": parallel, "debug": None}
         job = RankedJob(plan, str(output), allowed)
+        action = evaluate_here
         if "num_processes" in parallel and "RANK" not in os.environ:
-            module = "framework.commands.evaluate.evaluate"
-            outcome = job.outcome(partial(launch_ranks, module=module))
-        else:
-            outcome = job.outcome(evaluate_here)
+            action = partial(launch_ranks, module="framework.commands.evaluate.evaluate")
+        outcome = job.outcome(action)
     if outcome.code == 0 and os.environ.get("RANK", "0") == "0":
         print_evaluation(output, json.loads((output / "evaluation.json").read_text("utf-8")))
     if outcome.code and is_new:
@@ -115,13 +105,12 @@ def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
                 rows.append([row["name"], str(row["count"]), *cells])
             print_table(title, ["class"], ["count", *SHARES], rows)
         speed = f"{result['wall_s']:.1f} s, {result['records_per_s']:,.0f} records/s"
-        evaluated = f"evaluated: {result['records']} records of {result['data']} in {speed}"
-        console.print(evaluated, soft_wrap=True)
         means = "  ".join(f"{key} {value:.4f}" for key, value in result["means"].items())
-        console.print(f"{name} {means}", soft_wrap=True)
+        evaluated = f"evaluated: {result['records']} records of {result['data']} in {speed}"
+        console.print(f"{evaluated}\n{name} {means}", soft_wrap=True)
     files = ", ".join(["evaluation.json", *summary["files"]])
-    console.print(f"weights: {summary['weights_file']}", soft_wrap=True)
-    console.print(f"results: {output} ({files})", soft_wrap=True)
+    results = f"weights: {summary['weights_file']}\nresults: {output} ({files})"
+    console.print(results, soft_wrap=True)
 
 
 if __name__ == "__main__":  # a rank

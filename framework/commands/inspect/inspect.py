@@ -12,12 +12,8 @@ from framework.errors import ConfigError, say
 class InspectOptions:
     """Show what a store holds, with a picture of some records."""
 
-    store: str = option(
-        about="the store; 'paceline inspect FILE' is short for store=FILE", means="a path"
-    )
-    grid: str | None = option(
-        None, "where the picture goes; null: below outputs/inspect", means="a path"
-    )
+    store: str = option(about="the store; 'paceline inspect FILE' is short for store=FILE")
+    grid: str | None = option(None, "where the picture goes; null: below outputs/inspect")
     num_images: int = option(36, "records in the picture", least=1)
     json: bool = option(
         False, "or --json: all facts as one JSON object, each class with its number of records"

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ NUM_SAMPLES = 2048
 BATCH = 256
 BAR = 40  # characters of the largest class
 MOST_BARS = 20  # a store with more classes has a summary instead
-PLAIN = ("raw", "image")  # kinds of fields that their encoding says already
+KINDS = {"raw": "", "image": "", "labels": "label map, "}  # the encoding says the first two
 MAX_FILES = 10  # of a directory, that are listed
 TILE = 96  # pixels
 EDGE = 3  # pixels: the gray edge of a tile that keeps neighbors apart
+INNER = TILE - 2 * EDGE
 GRAY = 96
 DARK = 24
 MIN_SERIES = 8  # numbers: a shorter field is not drawn as a curve
@@ -41,9 +43,7 @@ def facts(path: str) -> dict[str, Any]:
 
     ``images``, ``videos`` and ``ragged`` tell what varies from record to record, by field: bytes of
     an image file, frames of a video, rows of an array; ``height`` and ``width`` are [least, most].
-
-    Raises:
-        DataError: There is no store.
+    DataError if there is no store.
     """
     store = open_records(path)
     manifest = store.manifest
@@ -54,17 +54,16 @@ def facts(path: str) -> dict[str, Any]:
     if size_bytes > EXACT_BYTES:
         count = min(NUM_SAMPLES, count)
     for name, varies in _varying(store, count).items():
-        field = manifest.fields[name]
-        kind = "images" if field.encoding == "image" else "ragged"
-        if field.kind == "video":
+        kind = "images" if manifest.fields[name].encoding == "image" else "ragged"
+        if manifest.fields[name].kind == "video":
             kind = "videos"
         known[kind][name] = varies
     store.close()
     if manifest.class_counts:
         pairs = zip(manifest.classes, manifest.class_counts, strict=True)
         sizes = [(name, count) for name, count in pairs if count]
-        smallest = min(sizes, key=lambda size: size[1], default=None)
-        largest = max(sizes, key=lambda size: size[1], default=None)
+        smallest = min(sizes, key=itemgetter(1), default=None)
+        largest = max(sizes, key=itemgetter(1), default=None)
         known["class_summary"] = {  # in records; the smallest and the largest are name and size
             "num_classes": len(manifest.classes),
             "num_empty": len(manifest.classes) - len(sizes),
@@ -76,10 +75,7 @@ def facts(path: str) -> dict[str, Any]:
 
 
 def _varying(store: RecordStore, count: int) -> dict[str, dict[str, Any]]:
-    """Return what varies in the fields that are not raw, of ``count`` evenly spread records.
-
-    That is the length of each value, and height and width of each image.
-    """
+    """Return lengths of values, and sizes of images, of ``count`` evenly spread records."""
     num_records, fields = store.manifest.num_records, store.manifest.fields
     names = [name for name, field in fields.items() if field.encoding != "raw"]
     lengths: dict[str, list[int]] = {name: [] for name in names}
@@ -110,10 +106,8 @@ def _varying(store: RecordStore, count: int) -> dict[str, dict[str, Any]]:
             result[unit] = {"mean": sum(own) / len(own), "min": min(own), "max": max(own)}
         if unit != "record_rows":
             result["num_unreadable"] = len(own) - len(sizes[name])
-        if sizes[name]:
-            least, most = np.min(sizes[name], axis=0), np.max(sizes[name], axis=0)
-            for side, key in enumerate(("height", "width")):
-                result[key] = [int(least[side]), int(most[side])]
+        for key, sides in zip(("height", "width"), zip(*sizes[name], strict=True), strict=False):
+            result[key] = [min(sides), max(sides)]
     return varying
 
 
@@ -136,9 +130,7 @@ def describe(known: Mapping[str, Any]) -> list[str]:
     for name, given in known["fields"].items():
         field = Field(**given)
         shape = "x".join("?" if side is None else str(side) for side in field.shape) or "scalar"
-        kind = "label map, " if field.kind == "labels" else f"{field.kind}, "
-        if field.kind in PLAIN:
-            kind = ""
+        kind = KINDS.get(field.kind, f"{field.kind}, ")
         words = _lengths(field, varying.get(name), num_records)
         lines.append(f"field {name}: {kind}{field.encoding} {field.dtype} {shape}, {words}")
     classes, counts, summary = known["classes"], known["class_counts"], known["class_summary"]
@@ -157,14 +149,12 @@ def describe(known: Mapping[str, Any]) -> list[str]:
         width, digits = max(map(len, classes)), len(f"{max(counts):,}")
         for number, (name, count) in enumerate(zip(classes, counts, strict=True)):
             bar = "#" * math.ceil(BAR * count / max(1, *counts))
-            lines.append(
-                f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()
-            )
+            line = f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}"
+            lines.append(line.rstrip())
     return list(map(printable, lines))
 
 
 def _lengths(field: Field, varies: Mapping[str, Any] | None, num_records: int) -> str:
-    """Return the words on the bytes or rows of a field, and on the pixels of its images."""
     item_bytes = np.dtype(field.dtype).itemsize
     if varies is None:
         size = item_bytes * math.prod(side or 0 for side in field.shape)
@@ -173,12 +163,11 @@ def _lengths(field: Field, varies: Mapping[str, Any] | None, num_records: int) -
     if field.encoding == "ragged":
         row_bytes = item_bytes * math.prod(field.row_shape)
         unit = f"rows of {row_bytes:,} bytes" if row_bytes > 1 else unit
-    lengths = dict.fromkeys(("mean", "min", "max"), 0)
-    for own in ("record_bytes", "record_frames", "record_rows"):
-        lengths = varies.get(own, lengths)
+    known = (varies.get(f"record_{own}") for own in ("bytes", "frames", "rows"))
+    lengths = next(filter(None, known), dict.fromkeys(("mean", "min", "max"), 0))
     mean = lengths["mean"]
-    digits = int(mean < 100)
-    words = f"{mean:,.{digits}f} {unit} a record ({lengths['min']:,} to {lengths['max']:,}), "
+    words = f"{mean:,.{int(mean < 100)}f} {unit} a record "
+    words += f"({lengths['min']:,} to {lengths['max']:,}), "
     total = f"{mean * num_records * row_bytes:,.0f} in all"
     if varies["is_sample"]:
         total = f"about {total} (from a sample of {varies['num_looked_at']:,})"
@@ -244,7 +233,6 @@ def write_grid(path: str, grid: Path, count: int) -> bool:
 
 
 def _image_tile(value: Any, field: Field) -> np.ndarray:
-    """Fit an image, or the middle frame of a video, into a tile without distorting it."""
     image: Any = value
     if field.kind == "video":
         frames = frames_of(value, field)
@@ -259,30 +247,26 @@ def _image_tile(value: Any, field: Field) -> np.ndarray:
         image = label_colors()[image[:, :, 0]]
     elif image.dtype == np.uint16:
         image = (image // 257).astype(np.uint8)
-    height, width = image.shape[:2]
-    factor = (TILE - 2 * EDGE) / max(height, width)
-    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    factor = INNER / max(image.shape[:2])
+    height, width = (max(1, round(side * factor)) for side in image.shape[:2])
     method = cv2.INTER_AREA if factor < 1 else cv2.INTER_NEAREST
-    scaled = cv2.resize(image, size, interpolation=method)
+    scaled = cv2.resize(image, (width, height), interpolation=method).reshape(height, width, -1)
     tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
-    tile[EDGE : EDGE + size[1], EDGE : EDGE + size[0]] = scaled.reshape(size[1], size[0], -1)
+    tile[EDGE : EDGE + height, EDGE : EDGE + width] = scaled
     return tile
 
 
 def _curve_tile(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """Draw a line per channel of [C, T], with ``high`` at the top and ``low`` at the bottom."""
-    inner = TILE - 2 * EDGE
-    plot = np.full((inner, inner, 3), DARK, np.uint8)
+    plot = np.full((INNER, INNER, 3), DARK, np.uint8)
     finite = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
-    heights = (high - finite) / ((high - low) or 1.0) * (inner - 1)  # from the top
+    heights = (high - finite) / ((high - low) or 1.0) * (INNER - 1)  # from the top
     for color, line in zip(CURVES, heights, strict=False):
-        x, y = np.linspace(0, inner - 1, len(line)), line
-        if len(line) > 2 * inner:  # the least and the greatest number of each column
-            columns = np.array_split(line, inner)
-            x = np.repeat(np.arange(inner), 2)
+        x, y = np.linspace(0, INNER - 1, len(line)), line
+        if len(line) > 2 * INNER:  # the least and the greatest number of each column
+            columns = np.array_split(line, INNER)
+            x = np.repeat(np.arange(INNER), 2)
             y = np.array([end for part in columns for end in (part.min(), part.max())])
         points = np.stack([x, y], axis=1).round().astype(np.int32)[:, None]
         cv2.polylines(plot, [points], isClosed=False, color=color, lineType=cv2.LINE_AA)
-    tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
-    tile[EDGE:-EDGE, EDGE:-EDGE] = plot
-    return tile
+    return np.pad(plot, ((EDGE, EDGE), (EDGE, EDGE), (0, 0)), constant_values=GRAY)

@@ -84,27 +84,24 @@ class Predicted(NamedTuple):
     bad: list[BadItem]
 
 
-OnRecords = Callable[[int, int], None]  # (records since the last call, items since the last call)
-
-
-def predict(prediction: Prediction, on_progress: OnRecords) -> Predicted:
+def predict(prediction: Prediction, on_progress: Callable[[int], None]) -> Predicted:
     """Predict what is missing, and make the output once all parts are there.
+
+    ``on_progress`` gets the number of items since its last call.
 
     Raises:
         ConfigError: C351, C352, C354 to C356: the model, the data or the output do not fit.
         DataError: For a bad item, or if all are bad (D150). D107 for sizes that do not fit a batch.
-        ResourceError: R101: the disk is full. R150: another process makes the same output.
+        ResourceError: R101: the disk is full. R112: pyarrow is missing. R150: another process makes
+            the same output.
     """
     path = prediction.path
     if prediction.form in (MASKS, IMAGES):
         check_folder(path)
     lock = path.with_name(f"{path.name}.lock")
+    what = "is predicting into the same output"
     fix = "wait until it ends, stop it, or choose another output"
-
-    def busy(holder: str) -> ResourceError:
-        return ResourceError(150, str(lock), f"{holder} is predicting into the same output", fix)
-
-    with durable.locked(lock, busy):
+    with durable.locked(lock, lambda other: ResourceError(150, str(lock), f"{other} {what}", fix)):
         try:
             return _PredictionRun(prediction, on_progress).predict()
         except DataError as error:
@@ -119,7 +116,7 @@ def predict(prediction: Prediction, on_progress: OnRecords) -> Predicted:
 class _PredictionRun:
     """One call of ``predict``, under its lock."""
 
-    def __init__(self, prediction: Prediction, on_progress: OnRecords) -> None:
+    def __init__(self, prediction: Prediction, on_progress: Callable[[int], None]) -> None:
         self.prediction = prediction
         self.on_progress = on_progress
         self.run = prediction.run
@@ -145,15 +142,12 @@ class _PredictionRun:
         self.num_named = 0  # parts whose names are in ``taken``
 
     def _begin(self) -> list[ItemRange]:
-        """Return the parts of the journal if the same command has begun; else begin a new one.
-
-        The facts decide the bytes of the parts, besides the items.
-        """
+        """Return the parts of the journal if the same command has begun; else begin a new one."""
         run = self.run
         inputs = self.prediction.source.manifest
         used = {name: run.config[name] for name in (*USED_PARTS, "collate", "channels_last")}
         used["transform"] = run.config["data"].get("val_transform") or used["transform"]
-        decides = {
+        decides = {  # the bytes of the parts, besides the items
             "paceline": __version__,
             "format": FORMAT,
             "torch": str(torch.__version__),
@@ -180,11 +174,9 @@ class _PredictionRun:
             per_job = make_plan(self.prediction.source, None).items_per_job
             per_part = -(-per_job // run.batch_size) * run.batch_size  # whole batches
             self.journal.begin({"facts": facts, "items_per_part": per_part})
-        starts = range(0, inputs.num_records, per_part)
-        return [
-            ItemRange(number, start, min(start + per_part, inputs.num_records))
-            for number, start in enumerate(starts)
-        ]
+        end = inputs.num_records
+        starts = enumerate(range(0, end, per_part))
+        return [ItemRange(n, start, min(start + per_part, end)) for n, start in starts]
 
     def predict(self) -> Predicted:
         missing: list[ItemRange] = []
@@ -199,7 +191,7 @@ class _PredictionRun:
                 missing.append(items)
                 continue
             resumed += note["num_records"]
-            self.on_progress(note["num_records"], items.stop - items.start)
+            self.on_progress(items.stop - items.start)
         if missing:
             try:
                 self._predict(missing)
@@ -228,7 +220,11 @@ class _PredictionRun:
         elif form in (MASKS, IMAGES):
             write_folder(self.path, self._columns, self.pictures)
         elif self.path.suffix == ".parquet":
-            write_parquet(self.path, self._columns)
+            needed("pyarrow", "parquet")
+            from framework.store.column_files import write_row_groups  # noqa: PLC0415  # an extra's
+
+            with durable.open_durable(self.path) as file:
+                write_row_groups(file, self._columns())
         else:
             names = next(self._notes())["names"]
             write_csv(self.path, names, (note["csv"] for note in self._notes()))
@@ -243,54 +239,45 @@ class _PredictionRun:
         return json.loads(self.journal.file(items.number).read_text(encoding="ascii"))
 
     def _predict(self, missing: Sequence[ItemRange]) -> None:
-        """Predict the missing parts, in order, and write a note for each."""
         stamps_before = {items.number: self._stamp(items) for items in missing}
         source = self.run.input_source(
             self.prediction.source, missing, self.labels, self.prediction.skip_bad
         )
         waiting = list(missing)
-        self._begin_part(waiting[0])
         with closing(self.run.inferred(source)) as batches:
             for inferred in batches:
                 while waiting[0].number != inferred.part.items.number:
-                    self._note(source, waiting.pop(0), stamps_before)
-                    self._begin_part(waiting[0])
-                self._add(inferred)
+                    items = waiting.pop(0)
+                    self._note(source, items, stamps_before[items.number])
+                self._add(inferred, waiting[0])
         for items in waiting:
-            self._note(source, items, stamps_before)
-            self._begin_part(items)
+            self._note(source, items, stamps_before[items.number])
 
-    def _begin_part(self, items: ItemRange) -> None:
-        self.columns = {}
-        self.written = []
-        if self.prediction.form in (MASKS, IMAGES):
-            for before in self.ranges[self.num_named : items.number]:
-                self.taken.update(self._read(before)["columns"].get("file", []))
-            self.num_named = max(self.num_named, items.number)
-
-    def _note(self, source: InputSource, items: ItemRange, stamps_before: dict[int, str]) -> None:
-        """Write down a part that is complete, once its pictures are on the disk."""
+    def _note(self, source: InputSource, items: ItemRange, stamp: str) -> None:
+        """Write down a part that is complete, once its pictures are on the disk, and forget it."""
         read = source.parts.pop(items.number)
         for path in (*self.written, *{path.parent for path in self.written}):
             durable.sync(path)
         durable.reach("predict.part")
         num_records = len(self.columns.get("key", ()))
-        # A text is read and written ten times as fast as its columns.
-        rows = {"csv": csv_rows(self.columns)} if self.is_text else {"columns": self.columns}
-        note = {
-            "stamp": stamps_before[items.number],
-            "num_records": num_records,
-            "names": list(self.columns),
-            **rows,
-            "bad": [list(item) for item in sorted(read.bad)],
-        }
+        note: dict[str, Any] = {"stamp": stamp, "num_records": num_records}
+        note |= {"names": list(self.columns), "bad": sorted(read.bad)}
+        if self.is_text:  # it is read and written ten times as fast as its columns
+            note["csv"] = csv_rows(self.columns)
+        else:
+            note["columns"] = self.columns
         durable.write_text(self.journal.file(items.number), json.dumps(note))
         durable.reach("predict.noted")
-        self.on_progress(0, items.stop - items.start - num_records)
+        self.on_progress(items.stop - items.start - num_records)
+        self.columns = {}
+        self.written = []
 
-    def _add(self, inferred: Inferred) -> None:
-        """Add the rows of a batch to the part."""
+    def _add(self, inferred: Inferred, items: ItemRange) -> None:
         form = self.prediction.form
+        if form in (MASKS, IMAGES):
+            for before in self.ranges[self.num_named : items.number]:
+                self.taken.update(self._read(before)["columns"].get("file", []))
+            self.num_named = max(self.num_named, items.number)
         batch, read, predictions, places = inferred
         check_form(predictions, form, str(self.path))
         check_top_k(predictions, self.prediction.top_k)
@@ -320,12 +307,11 @@ class _PredictionRun:
                 largest = max((int(numbers.max(initial=0)) for numbers in maps), default=0)
                 if largest > MOST_IN_MASK:
                     what = f"class {largest} does not fit into a mask of one byte per pixel"
-                    fix = "use a model of at most 256 classes"
-                    raise ConfigError(357, "as = mask", what, fix)
+                    raise ConfigError(357, "as = mask", what, "use a model of at most 256 classes")
                 pixels = [numbers[:, :, None].astype(np.uint8) for numbers in maps]
-            items = [read.item_numbers[index] for index in indices.tolist()]
+            item_numbers = [read.item_numbers[index] for index in indices.tolist()]
             columns["file"] = []
-            for picture, key, number in zip(pixels, columns["key"], items, strict=True):
+            for picture, key, number in zip(pixels, columns["key"], item_numbers, strict=True):
                 name = picture_name(key, number, self.taken)
                 self.taken.add(name)
                 path = self.pictures / name
@@ -335,18 +321,16 @@ class _PredictionRun:
                 columns["file"].append(name)
         for name, values in columns.items():
             self.columns.setdefault(name, []).extend(values)
-        self.on_progress(len(indices), len(indices))
+        self.on_progress(len(indices))
         durable.reach("predict.batch")
 
     def _notes(self) -> Iterator[dict[str, Any]]:
-        """Yield the note of each part that has records, in order."""
         for items in self.ranges:
             note = self._read(items)
             if note["num_records"]:
                 yield note
 
     def _columns(self) -> Iterator[Columns]:
-        """Yield the columns of each part that has records, in order."""
         return (note["columns"] for note in self._notes())
 
 
@@ -389,11 +373,10 @@ def table_columns(predictions: Predictions, classes: Sequence[str], top_k: int) 
     if isinstance(predictions, ClassProbabilities):
         best, numbers = predictions.values.topk(top_k, dim=1)
         shares = best.double().cpu().numpy().round(DIGITS)
-        names = [[class_name(classes, own) for own in row] for row in numbers.tolist()]
         columns: Columns = {}
         for rank in range(top_k):
-            ending = "" if rank == 0 else f"_{rank + 1}"
-            columns[f"class{ending}"] = [row[rank] for row in names]
+            ending = f"_{rank + 1}" * (rank > 0)
+            columns[f"class{ending}"] = [class_name(classes, n) for n in numbers[:, rank].tolist()]
             columns[f"probability{ending}"] = shares[:, rank].tolist()
         return columns
     if isinstance(predictions, PredictedTexts):
@@ -437,15 +420,6 @@ def write_csv(path: Path, names: Sequence[str], texts: Iterable[str]) -> None:
             file.write(text.encode(errors="surrogateescape"))
 
 
-def write_parquet(path: Path, parts: Parts) -> None:
-    """Write a table as Parquet, a group of rows per part. ResourceError R112 without pyarrow."""
-    needed("pyarrow", "parquet")
-    from framework.store.column_files import write_row_groups  # noqa: PLC0415  # needs pyarrow
-
-    with durable.open_durable(path) as file:
-        write_row_groups(file, parts())
-
-
 def write_coco(path: Path, parts: Parts, classes: Sequence[str]) -> None:
     """Write boxes as COCO has them, with a ``score``. Ids begin with 1."""
     labels = {box[5] for part in parts() for boxes in part["boxes"] for box in boxes}
@@ -453,24 +427,20 @@ def write_coco(path: Path, parts: Parts, classes: Sequence[str]) -> None:
     categories = [{"id": n + 1, "name": class_name(classes, n)} for n in numbers]
 
     def images() -> Iterator[dict[str, Any]]:
-        sizes = (zip(p["key"], p["width"], p["height"], strict=True) for p in parts())
-        for number, (key, width, height) in enumerate(chain.from_iterable(sizes), 1):
-            yield {"id": number, "file_name": key, "width": width, "height": height}
+        ids = count(1)
+        for part in parts():
+            for key, width, height in zip(part["key"], part["width"], part["height"], strict=True):
+                yield {"id": next(ids), "file_name": key, "width": width, "height": height}
 
     def annotations() -> Iterator[dict[str, Any]]:
         ids = count(1)
         records = chain.from_iterable(part["boxes"] for part in parts())
         for image_id, boxes in enumerate(records, 1):
             for left, top, width, height, score, label in boxes:
-                yield {
-                    "id": next(ids),
-                    "image_id": image_id,
-                    "category_id": label + 1,
-                    "bbox": [left, top, width, height],
-                    "area": round(width * height, 2),
-                    "iscrowd": 0,
-                    "score": score,
-                }
+                names = {"id": next(ids), "image_id": image_id, "category_id": label + 1}
+                area = round(width * height, 2)
+                box = {"bbox": [left, top, width, height], "area": area, "iscrowd": 0}
+                yield {**names, **box, "score": score}
 
     compact = json.JSONEncoder(separators=(",", ":")).encode
     with durable.open_durable(path) as file:

@@ -33,18 +33,15 @@ class RunsOptions:
     action: str = option(
         "list", "list or send; 'paceline runs send RUN ...' is short for both", choices=ACTIONS
     )
-    folder: str = option("outputs", "the runs below it are listed", means="a path")
+    folder: str = option("outputs", "the runs below it are listed")
     runs: list[str] = option([], "the directories whose events send sends", means="a list of paths")
     where: str | None = option(
-        None,
-        """only these runs, as in where='status == "failed" or accuracy < 0.5'""",
-        means="a comparison, as in 'accuracy > 0.9'",
+        None, """only these runs, as in where='status == "failed" or accuracy < 0.5'"""
     )
     sort: str | None = option(
         None,
         "list by status, time_s, disk_bytes, accuracy, optim.lr, ...; sort=-accuracy: the greatest "
         "first",
-        means="a key",
     )
     json: bool = option(False, "or --json: the list as JSON")
 
@@ -95,8 +92,7 @@ def chosen_runs(runs: Iterable[RunRecord], where: str | None, sort: str | None) 
         from framework.order.select import ExpressionWords, truths  # noqa: PLC0415
 
         fix = """compare values of runs, as in where='status == "failed" or accuracy < 0.5'"""
-        words = ExpressionWords("where", "run", fix)
-        mask = truths(where, RunValues(result), len(result), words)
+        mask = truths(where, RunValues(result), len(result), ExpressionWords("where", "run", fix))
         result = [run for run, is_chosen in zip(result, mask, strict=True) if is_chosen]
     if sort is None or not result:
         return result
@@ -171,8 +167,8 @@ def print_runs(runs: Sequence[RunRecord], folder: Path) -> None:
         row += [chosen(run, key) for key in shown_keys]
         row += [plain(run.metrics.get(metric)) for metric in shown_metrics]
         row += [plain(run.steps), seconds(run.time_s), size(num_bytes)]
-        # without the year and the seconds
-        rows.append([*row, run.started[5:16].replace("T", " ")])
+        row.append(run.started[5:16].replace("T", " "))  # without the year and the seconds
+        rows.append(row)
         if run.status in ("failed", "damaged", "running") and run.reason:
             reasons.append(f"{name}: {run.status}: {run.reason}")
     left = ("run", "status", *shown_keys)
@@ -206,21 +202,17 @@ def send(paths: Sequence[Path]) -> None:
     for path in paths:
         run_dir.check_entry(path)
         if not run_dir.is_file(path / run_dir.FACTS):
+            what = f"is no run directory: it has no {run_dir.FACTS}"
             fix = "name the directory of a run, as 'paceline runs' lists it"
-            raise ConfigError(
-                375, str(path), f"is no run directory: it has no {run_dir.FACTS}", fix
-            )
+            raise ConfigError(375, str(path), what, fix)
         if owner := run_records.running_by(path):
             fix = "it sends its events itself; wait until it ends"
             raise ResourceError(190, str(path), f"{owner} is training there", fix)
         run = read_record(path)
         with locked(path / run_records.LOCK, lambda _: None, needed=False):
             run_dir.own_files(path)
-            names = [
-                name
-                for name in ("mlflow", "wandb")
-                if run_dir.is_file(path / "outbox" / f"{name}.jsonl")
-            ]
+            files = {name: path / "outbox" / f"{name}.jsonl" for name in ("mlflow", "wandb")}
+            names = [name for name, file in files.items() if run_dir.is_file(file)]
             for name in names:
                 _send(run, name)
         if not names:
@@ -228,7 +220,6 @@ def send(paths: Sequence[Path]) -> None:
 
 
 def _send(run: RunRecord, server: str) -> None:
-    """Send the events of one outbox, and end those of a run that was killed."""
     # These load torch, which a list need not wait for.
     from framework.sink.base import Outbox, Tracker, reason_of  # noqa: PLC0415
     from framework.sink.mlflow import MLflowTracker  # noqa: PLC0415

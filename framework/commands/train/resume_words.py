@@ -55,9 +55,8 @@ def resumed(arguments: list[str]) -> list[str]:
     try:
         changes = [word for word in rest if word.startswith("~") or "=" in word]
         typed = {key_of(word) for word in changes if not word.startswith("-")}
-        before = with_named_recipe(before, rest)
         kept: list[str] = []
-        for word in before:
+        for word in with_named_recipe(before, rest):
             key = key_of(word)
             group, _, name = key.partition(".")
             # a choice that is typed again replaces its words, but not the names of the data
@@ -83,10 +82,7 @@ def to_repeat(overrides: list[str]) -> list[str]:
 
 
 def _auto_run_dir(words: list[str]) -> Path:
-    """Return ``hydra.run.dir`` with the values that the configuration gives its references.
-
-    ConfigError C127 without it, or if each start or each job names another directory.
-    """
+    """Return ``hydra.run.dir`` with the values that the configuration gives its references."""
     run_dir = typed_value(words, "hydra.run.dir")
     if run_dir is None:
         fix = "add hydra.run.dir=RUN_DIR, the same each time"
@@ -99,16 +95,12 @@ def _auto_run_dir(words: list[str]) -> Path:
         config_dir = typed_value(words, "--config-dir", "-cd")
         overrides = without_options(words)
         with explained("train", overrides, config_dir), hydra_session("train", config_dir):
-            config = compose("train", overrides, return_hydra_config=True)
-            run_dir = str(config.hydra.run.dir)
+            run_dir = str(compose("train", overrides, return_hydra_config=True).hydra.run.dir)
     return Path(run_dir.strip("'\""))
 
 
 def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
-    """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``.
-
-    ConfigError C125 for a run.json that starts something: the file may come from another person.
-    """
+    """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``."""
     where = f"resume = {resume}"
     check_entry(run_dir)
     try:
@@ -120,6 +112,7 @@ def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
             raise TypeError("no folder as config_dir")
         for word in words:
             starts_runs = word.startswith("-") or "hydra" in word.partition("=")[0]
+            # The file may come from another person.
             if starts_runs or not ("=" in word or word.startswith("~")):
                 what = "in a run.json, which repeats what was chosen for a run, not how it starts"
                 fix = "begin a new run from its weights: init=RUN_DIR"
@@ -146,6 +139,4 @@ def _reached(word: str, folder: str) -> str:
         parsed = OverridesParser.create().parse_override(word).value()
         given = parsed if isinstance(parsed, dict | list) else given
     meant = reached(given, folder)
-    if meant == given:
-        return word
-    return f"{key}={quoted(meant) if isinstance(meant, str) else block_words(meant)}"
+    return word if meant == given else f"{key}={block_words(meant)}"

@@ -1,7 +1,4 @@
-"""``paceline train``: compose the configuration, claim the run directory, and train.
-
-A sweep ends with a table of its jobs.
-"""
+"""``paceline train``: compose the configuration, claim the run directory, and train."""
 
 import os
 import re
@@ -16,15 +13,15 @@ from typing import Any, NamedTuple
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from rich.table import Table
 
 from framework import errors
 from framework.cli.arguments import Grant, granted, typed_value
 from framework.cli.hydra_app import checked, run_app
 from framework.cli.hydra_session import as_written, stamp
 from framework.cli.outcome import conclude, discard_if_empty, recorded_if_stopped
-from framework.cli.signals import end_again
-from framework.cli.tables import metrics_words
+from framework.cli.run_records import LOCK
+from framework.cli.signals import StopSignals
+from framework.cli.tables import metrics_words, print_table
 from framework.commands.train.resume_words import resumed, to_repeat
 from framework.config.targets import val_sets
 from framework.contracts.span import IDLE
@@ -42,10 +39,7 @@ PATIENCE_S = 60.0  # how long a requeued job waits for the job before it
 CLAIMED = (FACTS, "config.yaml", run_files.RESOLVED)
 # Files of a run that failed before its first step. ``exit.json``, which says so, is removed last.
 LEFT_BY_FAILED = (*CLAIMED, "debug.log", ENDED)
-LOCK = "run.lock"
 STOPPED = (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED, errors.EXIT_TERMINATED)
-# Without a terminal rich assumes 80 columns, and folds every row of a sweep.
-SWEEP_COLUMNS = 110
 
 
 class SweepJob(NamedTuple):
@@ -77,18 +71,12 @@ class TypedTrain(NamedTuple):
     jobs: list[SweepJob]  # the run, or the jobs of a sweep so far
 
 
-class SweepStopped(BaseException):
-    """A signal ended a job and with it the sweep.
-
-    After an Exception Hydra would start the next job.
-    """
+class SweepStopped(BaseException):  # after an Exception Hydra would start the next job
+    """A signal ended a job and with it the sweep."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command.
-
-    Return the exit code of the run, or of the first job of a sweep that failed.
-    """
+    """Run the command. Return the exit code of the run, or of a sweep's first job that failed."""
     if typed_value(arguments, "parallel.num_nodes") is None:
         # with it, each task of srun starts ranks of its own
         os.environ.update(rank_environment(os.environ))
@@ -126,35 +114,27 @@ def main(arguments: list[str]) -> int:
 
 
 def _search_value(cfg: DictConfig) -> float | None:
-    """Return what a search optimizes: a metric of the best validation; None after a failure.
-
-    A metric without the name of a validation set is the first set's.
-    """
+    """Return what a search optimizes: a metric of the best validation; None after a failure."""
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     best = run_files.read_object(run_dir / SUMMARY).get("best") or {}
-    metric = cfg.search_metric
+    metric = cfg.search_metric  # without the name of a validation set it is the first set's
     names = [name for name in best if name == metric or name.endswith(f".{metric}")]
     return float(best[names[0]]) if names else None
 
 
 def _endings(arguments: list[str]) -> dict[Path, int]:
-    """Return when each job in the directory of the sweep has ended, in ns."""
     typed = typed_value(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
     paths = Path(typed.strip("'\"")).glob(f"*/{ENDED}")
     return {path: path.stat().st_mtime_ns for path in paths}
 
 
 def _jobs_elsewhere(arguments: list[str], before: dict[Path, int]) -> list[SweepJob]:
-    """Return the jobs of this sweep that a launcher ran in other processes, in order.
-
-    ``before`` are the endings of older sweeps in the same directory.
-    """
+    """Return the jobs that a launcher ran in other processes. ``before`` are older endings."""
     endings = _endings(arguments).items()
     return sorted(SweepJob.read(path.parent) for path, ns in endings if before.get(path) != ns)
 
 
 def _job(typed: TypedTrain, cfg: DictConfig) -> int:
-    """Check the configuration, then make the run directory, then run."""
     hydra = HydraConfig.get()
     run_dir = Path(hydra.runtime.output_dir)
     # as typed: ${...} stays unresolved
@@ -177,7 +157,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
                 discard_if_empty(run_dir)  # only the leader's directory counts
                 return follow(meeting, allowed)
         with in_use(run_dir):
-            claim(run_dir, cfg, config, to_repeat(overrides), typed.config_dir, is_sweep)
+            claim(run_dir, cfg, to_repeat(overrides), typed.config_dir, is_sweep)
             typed.jobs.append(SweepJob(number, run_dir, overrides))
             with recorded_if_stopped(run_dir):
                 # torch is loaded only for a configuration that is sound
@@ -198,7 +178,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     if is_sweep and code in STOPPED:
         raise SweepStopped(code)
     if is_sweep:
-        end_again()
+        StopSignals.end_again()
     return code
 
 
@@ -229,36 +209,28 @@ def in_use(run_dir: Path) -> Generator[None]:
     run_files.check_entry(run_dir)
     fix = "wait until it ends, or stop it"
 
-    def note_wait(holder: str) -> None:
+    def busy(holder: str) -> ResourceError:
+        return ResourceError(108, str(run_dir), f"{holder} is training there", fix)
+
+    def waits(holder: str) -> None:
         what = f"{holder} is training there; waiting up to {PATIENCE_S:.0f} s for its end"
         say(f"note: {run_dir}: {what}", sys.stderr)
 
-    lock = locked(
-        run_dir / LOCK,
-        lambda holder: ResourceError(108, str(run_dir), f"{holder} is training there", fix),
-        patience_s=PATIENCE_S,
-        waits=note_wait,
-        needed=False,
-    )
+    lock = locked(run_dir / LOCK, busy, patience_s=PATIENCE_S, waits=waits, needed=False)
     with undone(lambda _: discard_if_empty(run_dir)), lock:
         run_files.own_files(run_dir)
         yield
 
 
 def claim(
-    run_dir: Path,
-    cfg: DictConfig,
-    config: Config,
-    overrides: list[str],
-    config_dir: str | None,
-    in_sweep: bool = False,
+    run_dir: Path, cfg: DictConfig, overrides: list[str], config_dir: str | None, in_sweep: bool
 ) -> None:
     """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``.
 
-    ``cfg`` is the configuration as composed, ``config`` the same as plain values, ``overrides`` the
-    words that were typed. ConfigError C121 if the directory is another run's.
+    ``cfg`` is the configuration as composed, ``overrides`` the words that were typed. ConfigError
+    C121 if the directory is another run's.
     """
-    before = config["resume"]["run"]
+    before = cfg.resume.run
     resumed = before is not None and Path(before).resolve() == run_dir.resolve()
     ending = run_files.read_object(run_dir / ENDED)
     has_result = ending.get("step") is not None or bool(ending.get("checkpoint"))
@@ -271,10 +243,8 @@ def claim(
         (run_dir / FACTS).touch(exist_ok=resumed)
     except FileExistsError as error:
         where, what = f"hydra.run.dir = {run_dir}", "holds a run already"
-        fix = (
-            "choose another, remove it, or add resume=auto: "
-            "it continues from a checkpoint if one exists, and starts from zero if not"
-        )
+        fix = "choose another, remove it, or add resume=auto: it continues from a checkpoint "
+        fix += "if one exists, and starts from zero if not"
         if in_sweep:
             where, fix = f"hydra.sweep.dir = {run_dir.parent}", "choose another, or remove the run"
             what += f", in {run_dir.name}"
@@ -288,8 +258,7 @@ def claim(
             suffix = f".{len(list(run_dir.glob('config*.yaml')))}"
             facts_file = run_files.NEXT_FACTS
         write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
-        resolved = run_dir / f"resolved{suffix}.json"
-        run_files.write_object(resolved, as_written(cfg), redact=False)
+        run_files.write_object(run_dir / f"resolved{suffix}.json", as_written(cfg), redact=False)
         from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
 
         known = {**facts(sys.argv, overrides), "config_dir": config_dir}
@@ -310,38 +279,34 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
     chosen = [job.chosen for job in jobs]
     every = dict.fromkeys(key for job in chosen for key in job)
     keys = [key for key in every if len({job.get(key) for job in chosen}) > 1]
-    table = Table("job", *keys, title="sweep", title_justify="left")
-    for name in ("records/s", "other programs", "waiting", "validation"):
-        table.add_column(name, justify="right")
+    rows: list[list[str]] = []
     samples: dict[str, list[tuple[float, float, float]]] = {}
     for job, words in zip(jobs, chosen, strict=True):
         summary = {} if job.refusal else run_files.read_object(job.run_dir / SUMMARY)
         choices = [words.get(key, "") for key in keys]
         figures = ["", "", "", job.refusal]  # rate, other programs, waiting, validation
+        usage = summary.get("usage", {})
         if not job.refusal and not summary:
-            ending = run_files.read_object(job.run_dir / ENDED)
-            figures[3] = str(ending.get("reason", "failed"))
+            figures[3] = str(run_files.read_object(job.run_dir / ENDED).get("reason", "failed"))
         elif summary:
             figures[0] = f"{summary['records_per_s']:,.0f}"
             figures[3] = metrics_words(summary)
-            usage = summary.get("usage", {})
             if "others_cpu_cores" in usage:
                 figures[1] = f"{usage['others_cpu_cores']:.1f} cores"
             spans = summary.get("spans") or {}
             if waiting := spans.get(IDLE) or spans.get("wait"):
                 figures[2] = f"{100 * waiting['share']:.0f} %"
-        table.add_row(str(job.number), *choices, *figures)
+        rows.append([str(job.number), *choices, *figures])
         if summary.get("status") == "finished":
             name = " ".join(f"{k}={words[k]}" for k in keys if k in words and k != "seed")
-            load = summary.get("usage", {}).get("others_cpu_cores", 0.0)
+            load = usage.get("others_cpu_cores", 0.0)
             samples.setdefault(name, []).append((summary["records_per_s"], load, job.number))
+    right = ("records/s", "other programs", "waiting")
+    print_table("sweep", ["job", *keys], right, rows, ["validation"])
     console = SafeConsole()
-    console.width = max(console.width, SWEEP_COLUMNS)
-    console.print(table)
     if len(samples) > 1:
-        rates, loads, places = (
-            [[s[n] for s in each] for each in samples.values()] for n in range(3)
-        )
+        jobs_of = samples.values()
+        rates, loads, places = ([[own[n] for own in each] for each in jobs_of] for n in range(3))
         result = statistics.claim(rates, loads, places)
         name = list(samples)[result.highest]
         text = f"{statistics.NO_CLAIM} ({result.words}); the highest rate has {name}"
