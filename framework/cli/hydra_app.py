@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli import arguments
-from framework.cli.explain import explain, explained, help_text, print_origins
+from framework.cli.explain import Words, explain, explained, help_text, print_origins
 from framework.cli.hydra_session import IsSweep, hydra_session, resolved, stamp
 from framework.cli.precedence import DATA_PATHS, last
 from framework.cli.signals import closed_output_code
@@ -37,10 +37,7 @@ READ = ("train", "val", "val_transform", "source", "writer", "classes")
 
 
 def composed(
-    overrides: Sequence[str],
-    grant: arguments.Grant,
-    config_dir: str | None = None,
-    own_keys: Sequence[str] = (),
+    overrides: Words, grant: arguments.Grant, config_dir: str | None = None, own_keys: Words = ()
 ) -> tuple[Config, tuple[str, ...]]:
     """Compose and check what ``paceline train`` would train with these overrides.
 

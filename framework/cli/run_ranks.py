@@ -136,13 +136,10 @@ def read_job(text: str) -> RankedJob:
 
 
 def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = False) -> RunOutcome:
-    """Prepare the data, then train in this process or in ranks that are started for it.
-
-    A job of a sweep with DALI gets a process of its own: DALI never frees its memory pools
-    (NVIDIA/DALI#3480).
-    """
+    """Prepare the data, then train in this process or in ranks that are started for it."""
     # a signal ends the command at once here: there is nothing to save yet
     pack_missing(job.config, job.allowed)
+    # DALI never frees its memory pools (NVIDIA/DALI#3480): each job of a sweep has its own process
     apart = in_sweep and job.config["data"]["source"]["_target_"] == DALI
     if ("num_processes" in job.config["parallel"] or apart) and "RANK" not in os.environ:
         return launch_ranks(job, meeting)
@@ -150,10 +147,8 @@ def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = Fa
 
 
 def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
-    """Start this host's ranks of the run that another host leads. Return the exit code.
-
-    ``allowed`` was typed on this host: the leader cannot extend it.
-    """
+    """Start this host's ranks of the run that another host leads. Return the exit code."""
+    # ``allowed`` was typed on this host: the leader cannot extend it.
     job = read_job(meeting.share(None))._replace(allowed=allowed)
     check_targets(job.config, allowed)
     return outcome.report_failure(job.outcome(run_here, meeting))
@@ -199,10 +194,7 @@ def _train(job: RankedJob, signals: StopSignals) -> RunOutcome:
 def launch_ranks(
     job: RankedJob, meeting: Meeting | None = None, module: str = "framework.cli.signals"
 ) -> RunOutcome:
-    """Start the ranks, each of which runs ``module`` on the job, and wait for them.
-
-    They write their outcomes to files: a launcher sees only exit codes.
-    """
+    """Start the ranks, each of which runs ``module`` on the job, and wait for them."""
     # torch.distributed.elastic is slow to import
     from framework.parallel.start_ranks import launch  # noqa: PLC0415
 
@@ -232,7 +224,7 @@ def launch_ranks(
             failure = str(error)
     # a second signal must not change how the run ends
     StopSignals(of_rank=False).__enter__()
-    outcomes = _read_outcomes(run_dir, launcher)
+    outcomes = _read_outcomes(run_dir, launcher)  # in files: a launcher sees only exit codes
     durable.remove_leftovers(run_dir)  # of ranks that were killed while they wrote
     silent = [rank for rank in range(num_processes) if meeting is None and rank not in outcomes]
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
