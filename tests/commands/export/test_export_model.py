@@ -14,7 +14,6 @@ from framework.commands.export.export_model import (
     check_format,
     compare,
     difference,
-    digest_of,
     export_model,
     make_exportable,
     model_card,
@@ -23,6 +22,7 @@ from framework.commands.export.export_model import (
 )
 from framework.contracts.prediction import PredictedTexts
 from framework.errors import ConfigError, ResourceError
+from framework.pack.jobs import file_sha256
 
 OPTIONS = ExportOptions("run", "torch_export", "out", num_records=4, repeats=2)
 
@@ -80,9 +80,9 @@ def test_a_card_has_digests_metrics_configuration_and_how_to_use_it(run, tmp_pat
     assert "| image | uint8 [batch, 1, 8, 8] |" in text
     assert 'session.run(None, {"image": image})' in text
     assert hashlib.sha256(b"model").hexdigest() in text
-    assert f"best (sha256 {digest_of(run.run_dir / 'checkpoints' / 'best.pt')})" in text
+    assert f"best (sha256 {file_sha256(run.run_dir / 'checkpoints' / 'best.pt')})" in text
     run.weights = "last"
-    digest = digest_of(run.run_dir / "checkpoints" / "last.pt")
+    digest = file_sha256(run.run_dir / "checkpoints" / "last.pt")
     assert f"last (sha256 {digest})" in card(run, tmp_path)
 
 
