@@ -1,5 +1,6 @@
 """Export a model: write it beside its place, compare it on real records, add a card, publish."""
 
+import hashlib
 import logging
 import math
 import os
@@ -8,7 +9,6 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from framework.contracts import prediction
 from framework.contracts.batch import Batch, move, taken
 from framework.errors import ConfigError, ResourceError, say, words_of
 from framework.measure.statistics import median, spread_share
-from framework.pack.jobs import file_sha256
 from framework.system import durable
 from framework.system import run_dir as files
 from framework.system.user_code import needed
@@ -45,42 +44,68 @@ PREDICTED = {
 WARM_UP = 3  # runs that are not counted
 USER = re.compile(r"://[^/@\s]+@")  # a name and a password in an address, which nobody publishes
 USE = {
-    "safetensors": """from framework import load
+    "safetensors": """```python
+from framework import load
 
 run = load("{run_dir}")             # the run's own directory, or
-state = safetensors.torch.load_file("{name}")  # the weights alone""",
-    "onnx": """import onnxruntime
+state = safetensors.torch.load_file("{name}")  # the weights alone
+```""",
+    "onnx": """```python
+import onnxruntime
 
 session = onnxruntime.InferenceSession("{name}")
-outputs = session.run(None, {{{feed}}})""",
-    "torch_export": """import torch
+outputs = session.run(None, {{{feed}}})
+```""",
+    "torch_export": """```python
+import torch
 
-outputs = torch.export.load("{name}").module()({inputs})""",
-    "aoti": """import torch
+outputs = torch.export.load("{name}").module()({inputs})
+```""",
+    "aoti": """```python
+import torch
 
-outputs = torch._inductor.aoti_load_package("{name}")({inputs})""",
+outputs = torch._inductor.aoti_load_package("{name}")({inputs})
+```""",
 }
 
 
 @dataclass(frozen=True)
 class Exportable:
-    """A module with tensors in and tensors out, and real records for it."""
+    """A module with tensors in and tensors out, and real records for it.
 
-    module: nn.Module  # takes ``inputs`` and returns a tuple of tensors, in evaluation mode
-    inputs: tuple[Tensor, ...]  # records of the validation data, a tensor per input
-    expected: tuple[Tensor, ...]  # what the run's own model makes of them, as in validation
+    Attributes:
+        module: Takes ``inputs`` and returns a tuple of tensors, in evaluation mode.
+        inputs: Records of the validation data, a tensor per input.
+        expected: What the run's own model makes of them, as in validation.
+        input_names: The names of the inputs.
+        output_names: The names of the outputs.
+        batch_size: The only number of records that the export takes; None: any number.
+    """
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    expected: tuple[Tensor, ...]
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
-    batch_size: int | None  # the only number of records that the export takes; None: any number
+    batch_size: int | None
+
+    @property
+    def dynamic_shapes(self) -> Any:
+        """Which dimensions may vary, as torch.export takes it: the first, or none."""
+        if self.batch_size is not None:
+            return None
+        batch = torch.export.Dim("batch")
+        return (tuple({0: batch} for _ in self.inputs),)
 
     @property
     def forms(self) -> list[tuple[str, str, str]]:
         """``in`` or ``out``, the name, and the form, such as ``uint8 [batch, 3, 32, 32]``."""
+        first = str(self.batch_size or "batch")
         tensors = [("in", *pair) for pair in zip(self.input_names, self.inputs, strict=True)]
         tensors += [("out", *pair) for pair in zip(self.output_names, self.expected, strict=True)]
         rows: list[tuple[str, str, str]] = []
         for title, name, tensor in tensors:
-            shape = ", ".join(map(str, (self.batch_size or "batch", *tensor.shape[1:])))
+            shape = ", ".join([first, *map(str, tensor.shape[1:])])
             rows.append((title, name, f"{str(tensor.dtype).removeprefix('torch.')} [{shape}]"))
         return rows
 
@@ -135,10 +160,10 @@ def export_model(run: SavedRun, options: ExportOptions) -> None:
         compared = compare(exportable, runner, options.tolerance, options.repeats)
         card = model_card(run, exportable, compared, to, options.preprocess, folder / name)
         durable.write_text(folder / (f"{name}.{CARD}" if path.suffix else CARD), card)
-        made = sorted(folder.iterdir(), key=lambda file: file.name == name)  # the model last
-        for file in made:
+        for file in folder.iterdir():
             durable.sync(file)
         if path.suffix:
+            made = sorted(folder.iterdir(), key=lambda file: file.name == name)  # the model last
             for file in made:
                 check_free(path.with_name(file.name))
             for file in made:
@@ -149,7 +174,8 @@ def export_model(run: SavedRun, options: ExportOptions) -> None:
             durable.move(folder, path)
     except OSError as error:
         what = f"cannot write: {error.strerror or error}"
-        raise ResourceError(101, str(path), what, "free space or choose another place") from error
+        fix = "free space or choose another place"
+        raise ResourceError(101, str(path), what, fix) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     places = path.rglob("*") if path.is_dir() else [path]
@@ -165,12 +191,16 @@ def make_exportable(
 ) -> Exportable:
     """Return what to export, with records of the validation data on the model's device.
 
-    ConfigError C382 if inputs or outputs of the model are no tensors, or for too few records.
+    Raises:
+        ConfigError: C382 if inputs or outputs of the model are no tensors, or for too few records.
     """
-    with closing(run.source(data)) as source:
+    source = run.source(data)
+    try:
         records = source.sample(batch_size or num_records)
+    finally:
+        source.close()
     count = len(records["index"])
-    if batch_size not in (None, count):
+    if batch_size is not None and count != batch_size:
         what = f"the data has {count} records"
         raise ConfigError(382, f"batch_size = {batch_size}", what, "give a smaller one")
     if batch_size is None and count == 1:  # torch.export takes a size of 1 for a constant
@@ -219,8 +249,9 @@ def check_format(to: str) -> None:
             needed(package, "onnx")
     compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
     if to == "aoti" and not any(map(shutil.which, compilers)):
+        what = "no compiler here (g++ or clang++)"
         fix = "install g++, or choose to=torch_export or onnx"
-        raise ResourceError(193, "to = aoti", "no compiler here (g++ or clang++)", fix)
+        raise ResourceError(193, "to = aoti", what, fix)
 
 
 def write_export(to: str, run: SavedRun, exportable: Exportable, path: Path) -> None:
@@ -236,12 +267,9 @@ def write_export(to: str, run: SavedRun, exportable: Exportable, path: Path) -> 
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, about torch
-            inputs = exportable.inputs
-            shapes: Any = None
-            if exportable.batch_size is None:
-                batch = torch.export.Dim("batch")
-                shapes = (tuple({0: batch} for _ in inputs),)
-            program = torch.export.export(exportable.module, inputs, dynamic_shapes=shapes)
+            program = torch.export.export(
+                exportable.module, exportable.inputs, dynamic_shapes=exportable.dynamic_shapes
+            )
             if to == "torch_export":
                 torch.export.save(program, path)
             elif to == "aoti":
@@ -251,9 +279,13 @@ def write_export(to: str, run: SavedRun, exportable: Exportable, path: Path) -> 
             else:
                 for library in LIBRARIES:  # they tell every step, and that torchvision is missing
                     logging.getLogger(library).setLevel(logging.ERROR)
-                names: dict[str, Any] = {"input_names": exportable.input_names}
-                names["output_names"] = exportable.output_names
-                made = torch.onnx.export(program, dynamo=True, verbose=False, **names)
+                made = torch.onnx.export(
+                    program,
+                    dynamo=True,
+                    input_names=exportable.input_names,
+                    output_names=exportable.output_names,
+                    verbose=False,
+                )
                 assert made is not None
                 made.save(path)
     except OSError:
@@ -287,11 +319,12 @@ def read_export(to: str, run: SavedRun, path: Path) -> Runner:
         session: Any = onnxruntime.InferenceSession(str(path), options, providers=providers)
         names = [given.name for given in session.get_inputs()]
 
-        def run_session(*inputs: Tensor) -> Sequence[Tensor]:
-            feed = dict(zip(names, [tensor.cpu().numpy() for tensor in inputs], strict=True))
+        def compute_onnx(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+            arrays = [tensor.cpu().numpy() for tensor in inputs]
+            feed = dict(zip(names, arrays, strict=True))
             return [torch.from_numpy(array) for array in session.run(None, feed)]
 
-        module = run_session
+        return compute_onnx
 
     def compute(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         outputs = module(*inputs)
@@ -303,8 +336,12 @@ def read_export(to: str, run: SavedRun, path: Path) -> Runner:
 def compare(exportable: Exportable, runner: Runner, tolerance: float, repeats: int) -> list[str]:
     """Compare on all records at once and, if the export takes any number, on one alone.
 
-    Return lines on the largest difference of any number, or of class numbers the share that
-    differs, and on the times of both, measured in turn. ConfigError C384 above ``tolerance``.
+    Returns:
+        Lines on the largest difference of any number, or of class numbers the share that differs,
+        and on the times of both, measured in turn.
+
+    Raises:
+        ConfigError: C384 if they differ by more than ``tolerance``.
     """
     inputs = exportable.inputs
     counts = [len(inputs[0])]
@@ -330,16 +367,17 @@ def compare(exportable: Exportable, runner: Runner, tolerance: float, repeats: i
         for _ in range(WARM_UP + repeats):
             model_s.append(_seconds(lambda: exportable.module(*inputs), inputs))
             export_s.append(_seconds(lambda: runner(inputs), inputs))
-    words: list[str] = []
-    for name, times in (("model", model_s), ("export", export_s)):
-        del times[:WARM_UP]
-        spread = f"{100 * spread_share(times):.0f} %"
-        words.append(f"{name} {1e3 * median(times):.3g} ms ± {spread}")
-    factor = f"{median(model_s) / median(export_s):.2f} x as fast"
-    measured = f"{', '.join(words)} ({factor}), measured {repeats} times in turn"
+    model_s, export_s = model_s[WARM_UP:], export_s[WARM_UP:]
+    records = f"{counts[0]} records"
+    factor = median(model_s) / median(export_s)
+    model, export = (
+        f"{1e3 * median(own):.3g} ms ± {100 * spread_share(own):.0f} %"
+        for own in (model_s, export_s)
+    )
+    times = f"model {model}, export {export} ({factor:.2f} x as fast)"
     return [
-        f"largest difference: {largest:.3g} over {counts[0]} records (tolerance {tolerance:g})",
-        f"time of {counts[0]} records: {measured}",
+        f"largest difference: {largest:.3g} over {records} (tolerance {tolerance:g})",
+        f"time of {records}: {times}, measured {repeats} times in turn",
     ]
 
 
@@ -367,8 +405,19 @@ def _seconds(compute: Callable[[], object], inputs: Sequence[Tensor]) -> float:
     return time.perf_counter() - begin
 
 
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def model_card(
-    run: SavedRun, export: Exportable, compared: list[str], to: str, preprocess: bool, model: Path
+    run: SavedRun,
+    exportable: Exportable,
+    compared: Sequence[str],
+    to: str,
+    preprocess: bool,
+    model: Path,
 ) -> str:
     """Return the card of a model that was exported to the file ``model``, in Markdown.
 
@@ -379,18 +428,25 @@ def model_card(
     summary = files.read_object(run.run_dir / files.SUMMARY)
     best = files.numbers(files.flat(summary.get("best") or summary.get("val")))
     best.pop("step", None)
-    data = {name: files.mapping(own) for name, own in files.mapping(facts.get("data")).items()}
+    data = {
+        split: files.mapping(known) for split, known in files.mapping(facts.get("data")).items()
+    }
     name = shown(run.run_dir.resolve().name)
     takes = "what the model itself takes: normalized values"
     if preprocess:
         takes = "what the loader reads, such as uint8 pixels; preprocessing is inside"
-    inputs = ", ".join(export.input_names)
-    feed = ", ".join(f'"{own}": {own}' for own in export.input_names)
-    use = USE[to].format(name=model.name, inputs=inputs, feed=feed, run_dir=name)
-    splits: list[list[str]] = []
-    for split, known in data.items():
-        cells = (known.get(key) or "unknown" for key in ("num_records", "source", "digest"))
-        splits.append([shown(split), *map(shown, cells)])
+    names = exportable.input_names
+    use = USE[to].format(
+        name=model.name,
+        inputs=", ".join(names),
+        feed=", ".join(f'"{name}": {name}' for name in names),
+        run_dir=name,
+    )
+    keys = ("num_records", "source", "digest")
+    splits = [
+        (shown(split), *(shown(known.get(key) or "unknown") for key in keys))
+        for split, known in data.items()
+    ]
     classes = ", ".join(files.words(data.get("train", {}).get("classes")))
     versions = files.mapping(facts.get("versions"))
     started = {
@@ -401,15 +457,17 @@ def model_card(
     }
     config = files.read_object(files.newest_config(run.run_dir))
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-    fence = max(["``", *re.findall("`{3,}", text)], key=len) + "`"
-    weights = f"{run.weights} (sha256 {file_sha256(chosen_file(run.run_dir, run.weights))})"
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    weights = f"{run.weights} (sha256 {digest_of(chosen_file(run.run_dir, run.weights))})"
     metrics = [(shown(metric), f"{value:.6g}") for metric, value in best.items()]
     parts = [
         f"# {name}",
         f"Exported by Paceline {__version__} to `{to}`. It takes {takes}.",
         "## Use",
-        f"```python\n{use}\n```",
-        _table(("tensor", "type and shape"), [form[1:] for form in export.forms]),
+        use,
+        _table(("tensor", "type and shape"), [form[1:] for form in exportable.forms]),
         "## Metrics",
         _table(("metric of the best validation", "value"), metrics),
         f"Weights: {weights}. Steps: {shown(summary.get('steps'))}.",
@@ -418,7 +476,7 @@ def model_card(
         f"Classes: {shown(classes) or 'none are named'}.",
         "## Compared with the model",
         "\n".join(f"- {line}" for line in compared),
-        f"SHA-256 of `{model.name}`: `{file_sha256(model)}`.",
+        f"SHA-256 of `{model.name}`: `{digest_of(model)}`.",
         "## Training",
         _table(("fact", "value"), [(fact, shown(value)) for fact, value in started.items()]),
         "## Configuration",
@@ -430,5 +488,6 @@ def model_card(
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells))
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in (head, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([lines[0], f"| {' | '.join('---' for _ in head)} |", *lines[1:]])
