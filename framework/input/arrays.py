@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class ArraysInput(ColumnInput):
         if fields is not None:
             self.fields = text_by_field("fields", fields, "{image: x, label: y}")
 
-    def load(self) -> dict[str, np.ndarray]:
+    def load(self) -> dict[str, Any]:
         if not Path(self.path).is_file():
             raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
         try:
@@ -50,7 +50,7 @@ class ArraysInput(ColumnInput):
                     arrays = self._members(file)
                 else:
                     names, size = self._chosen([Path(self.path).stem]), file.seek(0, 2)
-                    arrays = {name: _mapped(file, 0, size, self.path) for name in names}
+                    arrays = {name: _MappedArray(file, 0, size, self.path) for name in names}
         except (*UNREADABLE, zipfile.BadZipFile) as error:
             raise not_arrays(self.path, str(error)) from error
         scalars = [name for name, array in arrays.items() if array.ndim == 0]
@@ -71,7 +71,7 @@ class ArraysInput(ColumnInput):
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path,)
 
-    def _members(self, file: BinaryIO) -> dict[str, np.ndarray]:
+    def _members(self, file: BinaryIO) -> dict[str, Any]:
         with zipfile.ZipFile(file) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             chosen = {name: members[name] for name in self._chosen(list(members))}
@@ -80,7 +80,7 @@ class ArraysInput(ColumnInput):
             if declared > most_bytes(size):  # members may overlap
                 what = f"declares {declared:,} bytes, more than a file of {size:,} may expand to"
                 raise DataError(112, self.path, what, "save it with numpy.savez if you trust it")
-            arrays: dict[str, np.ndarray] = {}
+            arrays: dict[str, Any] = {}
             for name, member in chosen.items():
                 where = f"{self.path}: {member.filename}"
                 if member in compressed:
@@ -91,11 +91,28 @@ class ArraysInput(ColumnInput):
                         pass
                 file.seek(member.header_offset + 26)
                 begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-                arrays[name] = _mapped(file, begin, member.file_size, where)
+                arrays[name] = _MappedArray(file, begin, member.file_size, where)
             return arrays
 
 
-def _mapped(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
-    file.seek(begin)
-    header = read_npy_header(file, size, where)
-    return header.view(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), begin)
+@final
+class _MappedArray:
+    """The array of a .npy file of ``size`` bytes at ``begin`` of a file, over a memory map.
+
+    A slice of it is a copy, and its pages leave this process's memory.
+    """
+
+    def __init__(self, file: BinaryIO, begin: int, size: int, where: str) -> None:
+        file.seek(begin)
+        header = read_npy_header(file, size, where)
+        self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._array = header.view(self._data, begin)
+        self.shape, self.dtype, self.ndim = header.shape, header.dtype, len(header.shape)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        part = np.array(self._array[rows])
+        self._data.madvise(mmap.MADV_DONTNEED)
+        return part

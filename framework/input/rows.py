@@ -123,7 +123,7 @@ class ColumnInput(contract.InputTraits, ABC):
         largest = -1
         label = arrays.get(LABEL)
         if label is not None and is_class_number(label.dtype.kind, label.shape[1:]):
-            largest = largest_label(label)
+            largest = largest_label(label[:])
         classes = foreign.numbered_classes(largest, self.classes, self.path)
         return Manifest(count, fields, classes, source=f"{self.kind} {self.path}")
 
