@@ -1,14 +1,11 @@
-"""Evaluate a saved run on one or more sets of data, and draw what was wrong.
-
-A rank of several evaluates its share. Rank 0 writes the results, a picture of the classes that are
-taken for each other, and a page of the worst records.
-"""
+"""Evaluate a saved run on one or more sets of data, and draw what was wrong."""
 
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -65,17 +62,18 @@ class EvaluationJob(NamedTuple):
 def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path) -> None:
     """Evaluate one rank's share of each set. Rank 0 writes the results of all into ``output``.
 
-    Without the extra ``report`` there are no pictures and no page, and a note says so.
+    With the extra ``report`` there are pictures of the classes that are taken for each other, and
+    a page of the worst records. Without it, a note says so.
     """
+    leads = draws = os.environ.get("RANK", "0") == "0"
 
     def say_once(text: str) -> None:
-        if os.environ.get("RANK", "0") == "0":
+        if leads:
             say(text, sys.stderr)
 
     try:
         needed("matplotlib", "report")
         needed("jinja2", "report")
-        draws = os.environ.get("RANK", "0") == "0"
     except ResourceError as error:
         say_once(f"note: no pictures and no page: {error.args[1]} {error.args[2]}; {error.args[3]}")
         draws = False
@@ -84,8 +82,7 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
     files: list[str] = []
     shown: list[Any] = []  # of the page
     results: dict[str, Summary] = {}
-    run = open_run(Path(job.run), allowed, job.weights, job.changes, say_once)
-    try:
+    with closing(open_run(Path(job.run), allowed, job.weights, job.changes, say_once)) as run:
         load_teacher(run.objective)
         metrics = make_metrics(run.config, run.allowed, run.parallel, say_once, run.classes)
         for name, part in run.sets(job.data, job.select, job.limit).items():
@@ -101,8 +98,7 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
         if run.parallel.rank != 0:
             return
         if shown:
-            page = worst_page(shown, job.run, job.weights)
-            write_text(output / "worst.html", redacted(page))
+            write_text(output / "worst.html", redacted(worst_page(shown, job.run, job.weights)))
             files.append("worst.html")
         summary = {
             "run": str(Path(job.run).resolve()),
@@ -115,8 +111,6 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
             "files": files,
         }
         write_json(output / RESULT, redacted(summary))
-    finally:
-        run.close()
 
 
 def _evaluate_set(
@@ -128,7 +122,8 @@ def _evaluate_set(
 ) -> Summary:
     clock: Clock = make_clock(run.device, run.config["clock"])
     model = OutputRecorder(run.model)
-    watched = _Watched(run, run.loader(source, clock), model, clock, num_worst)
+    worst = torch.empty(0, 2, dtype=torch.float64)
+    watched = _Watched(run, run.loader(source, clock), model, clock, num_worst, worst)
     start = time.perf_counter()
     means, count, arrays = evaluate(
         model, watched.epoch(0), run.objective, run.precision, clock, run.parallel, metrics
@@ -147,8 +142,7 @@ def _evaluate_set(
     }
     mine = watched.confusion
     sizes = run.parallel.gather(torch.tensor([0 if mine is None else len(mine)]))
-    size = max(int(part) for part in sizes)
-    if size:
+    if size := int(max(sizes)):
         if mine is None:  # this rank had fillers only
             mine = torch.zeros(size, size, dtype=torch.float64)
         total = run.parallel.total(mine.flatten()).view(size, size)
@@ -164,21 +158,19 @@ def _evaluate_set(
 
 
 @final
+@dataclass
 class _Watched:
     """A loader whose batches and outputs are looked at once the objective is done with them."""
 
-    def __init__(
-        self, run: SavedRun, loader: Loader, model: OutputRecorder, clock: Clock, num_worst: int
-    ) -> None:
-        self.run = run
-        self.loader = loader
-        self.model = model
-        self.clock = clock
-        self.num_worst = num_worst
-        self.extra_s = 0.0  # seconds that looking took
-        self.failure = ""  # why losses of records are not known
-        self.worst = torch.empty(0, 2, dtype=torch.float64)  # index and loss
-        self.confusion: Tensor | None = None  # None if the predictions are no classes
+    run: SavedRun
+    loader: Loader
+    model: OutputRecorder
+    clock: Clock
+    num_worst: int
+    worst: Tensor  # index and loss, float64 [num, 2]
+    extra_s: float = 0.0  # seconds that looking took
+    failure: str = ""  # why losses of records are not known
+    confusion: Tensor | None = None  # None if the predictions are no classes
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         """Count the classes of each batch, and keep the records with the highest losses."""
@@ -249,9 +241,8 @@ def counted(predictions: Predictions, target: Tensor) -> Tensor | None:
 
 def trimmed(confusion: Tensor, num_named: int) -> Tensor:
     """Return the counts without the classes behind the last that has a name or occurs."""
-    occurs = (confusion.sum(0) + confusion.sum(1)).nonzero()
-    num_used = int(occurs.max()) + 1 if len(occurs) else 0
-    num_classes = max(num_named, num_used)
+    occurs = (confusion.sum(0) + confusion.sum(1)).nonzero().flatten().tolist()
+    num_classes = max(num_named, 1 + max(occurs, default=-1))
     return confusion[:num_classes, :num_classes]
 
 
@@ -270,8 +261,7 @@ def class_figures(confusion: Tensor, classes: Sequence[str]) -> list[dict[str, A
             "iou": (right, count + guesses - right),
         }
         row = {name: part / whole if whole else None for name, (part, whole) in shares.items()}
-        name = classes[number] if number < len(classes) else str(number)
-        figures.append({"name": name, "count": int(count), **row})
+        figures.append({"name": class_name(classes, number), "count": int(count), **row})
     return figures
 
 
@@ -327,9 +317,9 @@ def shown_set(run: SavedRun, name: str, summary: Summary, source: Source) -> dic
         maps = [name for name in source.manifest.label_maps if isinstance(batch[name], Tensor)]
         for field, values in colored(batch, maps).items():
             value = values[0] if isinstance(values, Tensor | list) and len(values) else None
-            if not isinstance(value, Tensor) or value.dtype != torch.uint8 or value.dim() != 3:
+            if not isinstance(value, Tensor) or value.dtype != torch.uint8:
                 continue
-            if value.shape[0] in (1, 3):
+            if value.dim() == 3 and value.shape[0] in (1, 3):
                 pictures.append((field, data_uri(value.cpu().numpy())))
         if isinstance(run.objective, Predicts):
             predictions = run.predicted(run.finish(move(batch, run.device), 0))
@@ -355,27 +345,23 @@ def _words(classes: Sequence[str], predictions: Predictions, target: Any) -> lis
     words: list[tuple[str, str]] = []
     if isinstance(predictions, ClassProbabilities):
         if isinstance(target, Tensor) and not target[0].dim():
-            words.append(("label", printable(class_name(classes, int(target[0])))))
+            words.append(("label", class_name(classes, int(target[0]))))
         probability, best = predictions.values[0].max(0)
-        name = printable(class_name(classes, int(best)))
+        name = class_name(classes, int(best))
         words.append(("predicted", f"{name} ({float(probability):.3f})"))
     elif isinstance(predictions, prediction.PredictedTexts):
         if isinstance(target, list):
-            words.append(("text", printable(str(target[0]))))
-        words.append(("predicted", printable(predictions.values[0])))
+            words.append(("text", str(target[0])))
+        words.append(("predicted", predictions.values[0]))
     elif isinstance(predictions, prediction.PredictedBoxes):
         words.append(("boxes", str(len(predictions.values[0].boxes))))
-    return words
+    return [(name, printable(text)) for name, text in words]
 
 
 def worst_page(parts: Sequence[Mapping[str, Any]], run: str, weights: str) -> str:
     """Return the HTML of sets, as ``shown_set`` returns them."""
     from framework.cli.pages import rendered  # noqa: PLC0415  # of an extra
 
-    return rendered(
-        TEMPLATES / "worst.html",
-        parts=parts,
-        run=printable(run),
-        weights=printable(weights),
-        written=time.strftime("%Y-%m-%d %H:%M"),
-    )
+    known = {"run": printable(run), "weights": printable(weights)}
+    known["written"] = time.strftime("%Y-%m-%d %H:%M")
+    return rendered(TEMPLATES / "worst.html", parts=parts, **known)

@@ -1,6 +1,7 @@
 """``paceline export run=DIR to=FORMAT output=PATH``: a run's model for other programs."""
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,7 @@ CARD = "MODEL_CARD.md"
 class ExportOptions:
     """Export the model of a run: for PyTorch, ONNX or C++."""
 
-    run: str = option(
-        about="the directory of the run; 'paceline export DIR' is short for run=DIR",
-        means="the directory of a run",
-    )
+    run: str = option(about="the directory of the run; 'paceline export DIR' is short for run=DIR")
     to: str = option(
         about="safetensors (weights), onnx, torch_export (.pt2), aoti (.pt2, compiled)",
         choices=tuple(FORMATS),
@@ -30,12 +28,9 @@ class ExportOptions:
         about="short: output=PATH; a file such as model.onnx, or a folder that gets model.onnx "
         "and MODEL_CARD.md",
         key="output.path",
-        means="a path",
     )
     weights: str = option(
-        "best",
-        "best (the last ones without validation), last, average (of ema_decay), or a file",
-        means="best, last, average or a file",
+        "best", "best (the last ones without validation), last, average (of ema_decay), or a file"
     )
     preprocess: bool = option(
         False,
@@ -88,11 +83,8 @@ def _export(words: list[str], options: ExportOptions, _: Path) -> RunOutcome:
         from framework.config.saved_run import ALONE, open_run  # noqa: PLC0415
 
         changes = {"parallel": ALONE, "device": options.device, "compile": False}
-        run = open_run(Path(options.run), allowed, options.weights, changes)
-        try:
+        with closing(open_run(Path(options.run), allowed, options.weights, changes)) as run:
             export_model(run, options)
-        finally:
-            run.close()
     return RunOutcome(0, "exported")
 
 

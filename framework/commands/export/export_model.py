@@ -1,6 +1,5 @@
 """Export a model: write it beside its place, compare it on real records, add a card, publish."""
 
-import hashlib
 import logging
 import math
 import os
@@ -9,6 +8,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from framework.contracts import prediction
 from framework.contracts.batch import Batch, move, taken
 from framework.errors import ConfigError, ResourceError, say, words_of
 from framework.measure.statistics import median, spread_share
+from framework.pack.jobs import file_sha256
 from framework.system import durable
 from framework.system import run_dir as files
 from framework.system.user_code import needed
@@ -44,68 +45,42 @@ PREDICTED = {
 WARM_UP = 3  # runs that are not counted
 USER = re.compile(r"://[^/@\s]+@")  # a name and a password in an address, which nobody publishes
 USE = {
-    "safetensors": """```python
-from framework import load
+    "safetensors": """from framework import load
 
 run = load("{run_dir}")             # the run's own directory, or
-state = safetensors.torch.load_file("{name}")  # the weights alone
-```""",
-    "onnx": """```python
-import onnxruntime
+state = safetensors.torch.load_file("{name}")  # the weights alone""",
+    "onnx": """import onnxruntime
 
 session = onnxruntime.InferenceSession("{name}")
-outputs = session.run(None, {{{feed}}})
-```""",
-    "torch_export": """```python
-import torch
+outputs = session.run(None, {{{feed}}})""",
+    "torch_export": """import torch
 
-outputs = torch.export.load("{name}").module()({inputs})
-```""",
-    "aoti": """```python
-import torch
+outputs = torch.export.load("{name}").module()({inputs})""",
+    "aoti": """import torch
 
-outputs = torch._inductor.aoti_load_package("{name}")({inputs})
-```""",
+outputs = torch._inductor.aoti_load_package("{name}")({inputs})""",
 }
 
 
 @dataclass(frozen=True)
 class Exportable:
-    """A module with tensors in and tensors out, and real records for it.
+    """A module with tensors in and tensors out, and real records for it."""
 
-    Attributes:
-        module: Takes ``inputs`` and returns a tuple of tensors, in evaluation mode.
-        inputs: Records of the validation data, a tensor per input.
-        expected: What the run's own model makes of them, as in validation.
-        input_names: The names of the inputs.
-        output_names: The names of the outputs.
-        batch_size: The only number of records that the export takes; None: any number.
-    """
-
-    module: nn.Module
-    inputs: tuple[Tensor, ...]
-    expected: tuple[Tensor, ...]
+    module: nn.Module  # takes ``inputs`` and returns a tuple of tensors, in evaluation mode
+    inputs: tuple[Tensor, ...]  # records of the validation data, a tensor per input
+    expected: tuple[Tensor, ...]  # what the run's own model makes of them, as in validation
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
-    batch_size: int | None
-
-    @property
-    def dynamic_shapes(self) -> Any:
-        """Which dimensions may vary, as torch.export takes it: the first, or none."""
-        if self.batch_size is not None:
-            return None
-        batch = torch.export.Dim("batch")
-        return (tuple({0: batch} for _ in self.inputs),)
+    batch_size: int | None  # the only number of records that the export takes; None: any number
 
     @property
     def forms(self) -> list[tuple[str, str, str]]:
         """``in`` or ``out``, the name, and the form, such as ``uint8 [batch, 3, 32, 32]``."""
-        first = str(self.batch_size or "batch")
         tensors = [("in", *pair) for pair in zip(self.input_names, self.inputs, strict=True)]
         tensors += [("out", *pair) for pair in zip(self.output_names, self.expected, strict=True)]
         rows: list[tuple[str, str, str]] = []
         for title, name, tensor in tensors:
-            shape = ", ".join([first, *map(str, tensor.shape[1:])])
+            shape = ", ".join(map(str, (self.batch_size or "batch", *tensor.shape[1:])))
             rows.append((title, name, f"{str(tensor.dtype).removeprefix('torch.')} [{shape}]"))
         return rows
 
@@ -160,10 +135,10 @@ def export_model(run: SavedRun, options: ExportOptions) -> None:
         compared = compare(exportable, runner, options.tolerance, options.repeats)
         card = model_card(run, exportable, compared, to, options.preprocess, folder / name)
         durable.write_text(folder / (f"{name}.{CARD}" if path.suffix else CARD), card)
-        for file in folder.iterdir():
+        made = sorted(folder.iterdir(), key=lambda file: file.name == name)  # the model last
+        for file in made:
             durable.sync(file)
         if path.suffix:
-            made = sorted(folder.iterdir(), key=lambda file: file.name == name)  # the model last
             for file in made:
                 check_free(path.with_name(file.name))
             for file in made:
@@ -174,8 +149,7 @@ def export_model(run: SavedRun, options: ExportOptions) -> None:
             durable.move(folder, path)
     except OSError as error:
         what = f"cannot write: {error.strerror or error}"
-        fix = "free space or choose another place"
-        raise ResourceError(101, str(path), what, fix) from error
+        raise ResourceError(101, str(path), what, "free space or choose another place") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     places = path.rglob("*") if path.is_dir() else [path]
@@ -191,16 +165,12 @@ def make_exportable(
 ) -> Exportable:
     """Return what to export, with records of the validation data on the model's device.
 
-    Raises:
-        ConfigError: C382 if inputs or outputs of the model are no tensors, or for too few records.
+    ConfigError C382 if inputs or outputs of the model are no tensors, or for too few records.
     """
-    source = run.source(data)
-    try:
+    with closing(run.source(data)) as source:
         records = source.sample(batch_size or num_records)
-    finally:
-        source.close()
     count = len(records["index"])
-    if batch_size is not None and count != batch_size:
+    if batch_size not in (None, count):
         what = f"the data has {count} records"
         raise ConfigError(382, f"batch_size = {batch_size}", what, "give a smaller one")
     if batch_size is None and count == 1:  # torch.export takes a size of 1 for a constant
@@ -249,9 +219,8 @@ def check_format(to: str) -> None:
             needed(package, "onnx")
     compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
     if to == "aoti" and not any(map(shutil.which, compilers)):
-        what = "no compiler here (g++ or clang++)"
         fix = "install g++, or choose to=torch_export or onnx"
-        raise ResourceError(193, "to = aoti", what, fix)
+        raise ResourceError(193, "to = aoti", "no compiler here (g++ or clang++)", fix)
 
 
 def write_export(to: str, run: SavedRun, exportable: Exportable, path: Path) -> None:
@@ -267,9 +236,12 @@ def write_export(to: str, run: SavedRun, exportable: Exportable, path: Path) -> 
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, about torch
-            program = torch.export.export(
-                exportable.module, exportable.inputs, dynamic_shapes=exportable.dynamic_shapes
-            )
+            inputs = exportable.inputs
+            shapes: Any = None
+            if exportable.batch_size is None:
+                batch = torch.export.Dim("batch")
+                shapes = (tuple({0: batch} for _ in inputs),)
+            program = torch.export.export(exportable.module, inputs, dynamic_shapes=shapes)
             if to == "torch_export":
                 torch.export.save(program, path)
             elif to == "aoti":
@@ -279,13 +251,9 @@ def write_export(to: str, run: SavedRun, exportable: Exportable, path: Path) -> 
             else:
                 for library in LIBRARIES:  # they tell every step, and that torchvision is missing
                     logging.getLogger(library).setLevel(logging.ERROR)
-                made = torch.onnx.export(
-                    program,
-                    dynamo=True,
-                    input_names=exportable.input_names,
-                    output_names=exportable.output_names,
-                    verbose=False,
-                )
+                names: dict[str, Any] = {"input_names": exportable.input_names}
+                names["output_names"] = exportable.output_names
+                made = torch.onnx.export(program, dynamo=True, verbose=False, **names)
                 assert made is not None
                 made.save(path)
     except OSError:
@@ -319,12 +287,11 @@ def read_export(to: str, run: SavedRun, path: Path) -> Runner:
         session: Any = onnxruntime.InferenceSession(str(path), options, providers=providers)
         names = [given.name for given in session.get_inputs()]
 
-        def compute_onnx(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-            arrays = [tensor.cpu().numpy() for tensor in inputs]
-            feed = dict(zip(names, arrays, strict=True))
+        def run_session(*inputs: Tensor) -> Sequence[Tensor]:
+            feed = dict(zip(names, [tensor.cpu().numpy() for tensor in inputs], strict=True))
             return [torch.from_numpy(array) for array in session.run(None, feed)]
 
-        return compute_onnx
+        module = run_session
 
     def compute(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         outputs = module(*inputs)
@@ -336,12 +303,8 @@ def read_export(to: str, run: SavedRun, path: Path) -> Runner:
 def compare(exportable: Exportable, runner: Runner, tolerance: float, repeats: int) -> list[str]:
     """Compare on all records at once and, if the export takes any number, on one alone.
 
-    Returns:
-        Lines on the largest difference of any number, or of class numbers the share that differs,
-        and on the times of both, measured in turn.
-
-    Raises:
-        ConfigError: C384 if they differ by more than ``tolerance``.
+    Return lines on the largest difference of any number, or of class numbers the share that
+    differs, and on the times of both, measured in turn. ConfigError C384 above ``tolerance``.
     """
     inputs = exportable.inputs
     counts = [len(inputs[0])]
@@ -367,17 +330,16 @@ def compare(exportable: Exportable, runner: Runner, tolerance: float, repeats: i
         for _ in range(WARM_UP + repeats):
             model_s.append(_seconds(lambda: exportable.module(*inputs), inputs))
             export_s.append(_seconds(lambda: runner(inputs), inputs))
-    model_s, export_s = model_s[WARM_UP:], export_s[WARM_UP:]
-    records = f"{counts[0]} records"
-    factor = median(model_s) / median(export_s)
-    model, export = (
-        f"{1e3 * median(own):.3g} ms ± {100 * spread_share(own):.0f} %"
-        for own in (model_s, export_s)
-    )
-    times = f"model {model}, export {export} ({factor:.2f} x as fast)"
+    words: list[str] = []
+    for name, times in (("model", model_s), ("export", export_s)):
+        del times[:WARM_UP]
+        spread = f"{100 * spread_share(times):.0f} %"
+        words.append(f"{name} {1e3 * median(times):.3g} ms ± {spread}")
+    factor = f"{median(model_s) / median(export_s):.2f} x as fast"
+    measured = f"{', '.join(words)} ({factor}), measured {repeats} times in turn"
     return [
-        f"largest difference: {largest:.3g} over {records} (tolerance {tolerance:g})",
-        f"time of {records}: {times}, measured {repeats} times in turn",
+        f"largest difference: {largest:.3g} over {counts[0]} records (tolerance {tolerance:g})",
+        f"time of {counts[0]} records: {measured}",
     ]
 
 
@@ -405,19 +367,8 @@ def _seconds(compute: Callable[[], object], inputs: Sequence[Tensor]) -> float:
     return time.perf_counter() - begin
 
 
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def model_card(
-    run: SavedRun,
-    exportable: Exportable,
-    compared: Sequence[str],
-    to: str,
-    preprocess: bool,
-    model: Path,
+    run: SavedRun, export: Exportable, compared: list[str], to: str, preprocess: bool, model: Path
 ) -> str:
     """Return the card of a model that was exported to the file ``model``, in Markdown.
 
@@ -428,25 +379,18 @@ def model_card(
     summary = files.read_object(run.run_dir / files.SUMMARY)
     best = files.numbers(files.flat(summary.get("best") or summary.get("val")))
     best.pop("step", None)
-    data = {
-        split: files.mapping(known) for split, known in files.mapping(facts.get("data")).items()
-    }
+    data = {name: files.mapping(own) for name, own in files.mapping(facts.get("data")).items()}
     name = shown(run.run_dir.resolve().name)
     takes = "what the model itself takes: normalized values"
     if preprocess:
         takes = "what the loader reads, such as uint8 pixels; preprocessing is inside"
-    names = exportable.input_names
-    use = USE[to].format(
-        name=model.name,
-        inputs=", ".join(names),
-        feed=", ".join(f'"{name}": {name}' for name in names),
-        run_dir=name,
-    )
-    keys = ("num_records", "source", "digest")
-    splits = [
-        (shown(split), *(shown(known.get(key) or "unknown") for key in keys))
-        for split, known in data.items()
-    ]
+    inputs = ", ".join(export.input_names)
+    feed = ", ".join(f'"{own}": {own}' for own in export.input_names)
+    use = USE[to].format(name=model.name, inputs=inputs, feed=feed, run_dir=name)
+    splits: list[list[str]] = []
+    for split, known in data.items():
+        cells = (known.get(key) or "unknown" for key in ("num_records", "source", "digest"))
+        splits.append([shown(split), *map(shown, cells)])
     classes = ", ".join(files.words(data.get("train", {}).get("classes")))
     versions = files.mapping(facts.get("versions"))
     started = {
@@ -457,17 +401,15 @@ def model_card(
     }
     config = files.read_object(files.newest_config(run.run_dir))
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    weights = f"{run.weights} (sha256 {digest_of(chosen_file(run.run_dir, run.weights))})"
+    fence = max(["``", *re.findall("`{3,}", text)], key=len) + "`"
+    weights = f"{run.weights} (sha256 {file_sha256(chosen_file(run.run_dir, run.weights))})"
     metrics = [(shown(metric), f"{value:.6g}") for metric, value in best.items()]
     parts = [
         f"# {name}",
         f"Exported by Paceline {__version__} to `{to}`. It takes {takes}.",
         "## Use",
-        use,
-        _table(("tensor", "type and shape"), [form[1:] for form in exportable.forms]),
+        f"```python\n{use}\n```",
+        _table(("tensor", "type and shape"), [form[1:] for form in export.forms]),
         "## Metrics",
         _table(("metric of the best validation", "value"), metrics),
         f"Weights: {weights}. Steps: {shown(summary.get('steps'))}.",
@@ -476,7 +418,7 @@ def model_card(
         f"Classes: {shown(classes) or 'none are named'}.",
         "## Compared with the model",
         "\n".join(f"- {line}" for line in compared),
-        f"SHA-256 of `{model.name}`: `{digest_of(model)}`.",
+        f"SHA-256 of `{model.name}`: `{file_sha256(model)}`.",
         "## Training",
         _table(("fact", "value"), [(fact, shown(value)) for fact, value in started.items()]),
         "## Configuration",
@@ -488,6 +430,5 @@ def model_card(
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in (head, *rows)]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join([lines[0], f"| {' | '.join('---' for _ in head)} |", *lines[1:]])
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells))
