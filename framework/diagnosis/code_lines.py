@@ -1,7 +1,4 @@
-"""Find the calls in the user's code that wait for the device.
-
-A call waits if the host needs its result before it can continue. On a CPU it costs little.
-"""
+"""Find the calls in the user's code whose result the host needs before it can continue."""
 
 import inspect
 import linecache
@@ -94,7 +91,6 @@ class WaitingCalls:
 
 
 def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call with these arguments waits: some do not always."""
     if name == "to":
         return "cpu" in map(str, (*args[1:], *kwargs.values()))
     if name == "where":

@@ -12,32 +12,18 @@ from framework.diagnosis.facts import Facts, Storage, Verdict, gain
 
 # If Python's lock is held for a larger share of preparing, a second thread gains less than half.
 LOCKED = 0.5
-LEAST_SHARED_S = 2e-3  # a batch that is prepared faster is not worth handing over to workers
 CLEARLY = 1.2  # the least factor between two rates that counts as clearly faster
-COPY_SHARE = 0.02  # of a step; if copying takes less, overlapping it brings nothing
-ALL_CORES = 0.9  # if training wants a larger share of the cores, a slowed step lacks cores
 MOST_GAIN = 10.0  # that is predicted for a step that reading no longer slows
 # If the shorter side of an image is so many times longer than needed, decoding is mostly wasted.
 LARGE = 2.0
-HUGE_BYTES = 1e6  # of an image file
-SMALL_BYTES = 8e3  # of a file
-# If opening and reading takes such a share of preparing a tiny file, the number of files is to
-# blame, and not their format.
-SMALL_SHARE = 0.2
-DECODE_SHARE = 0.5  # if decoding and transforming takes less of preparing, no format is to blame
 MEMORY_SHARE = 0.5  # of free memory, that a store may take
 DISK_SHARE = 0.8  # of free disk space, that a store may take
 GATHER_BYTES_PER_S = 2e9  # that one thread copies out of memory (benchmarks/README.md, D)
 TRANSFORM_S = 3e-5  # of a small array that needs no scaling, in one thread
 JPEG_BYTES = 0.4  # of a JPEG of quality 90, per pixel of a photograph
-SLOWER_THAN_JPEG = 2.0  # how many times as long a PNG or WebP file takes to decode, at least
-DECODING = {"jpeg": "decode_jpeg", "png": "decode_png", "webp": "decode_webp"}
 FIXED = {"resize", "center_crop"}  # transforms that give every epoch the same pixels
-UNSCALED = {"random_crop"}  # whose crops keep the scale, so that images cannot be packed smaller
-READ_SHARE = 0.05  # if reading takes less of preparing a record, packing is not worth it
 LEAST_SHARE = 0.03  # of a step; if slow records take less, they are no cause
 MOST_SHARE = 0.99  # of a step, that slow records may take in a prediction
-LEAST_READS = 3  # of each slow record, after which all slow records are taken to be known
 
 
 def waiting(facts: Facts) -> str:
@@ -51,8 +37,9 @@ def waiting(facts: Facts) -> str:
 def _needs_workers(facts: Facts) -> bool:
     if facts.lock_share > LOCKED and facts.kind == "thread":  # see `processes`
         return False
-    is_work = facts.slow_rate and not facts.staged and facts.load_s >= LEAST_SHARED_S
-    return bool(is_work) and facts.workers < facts.num_cores
+    # A batch that is prepared faster is not worth handing over.
+    is_work = facts.slow_rate is not None and not facts.staged and facts.load_s >= 2e-3
+    return is_work and facts.workers < facts.num_cores
 
 
 def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
@@ -135,7 +122,7 @@ def _slowed_step(facts: Facts) -> Verdict | None:
         return None
     if not facts.slow_rate or not facts.mostly_slowed:
         return None
-    lacks_core = facts.use.own_cores + facts.use.waited_cores > ALL_CORES * cores
+    lacks_core = facts.use.own_cores + facts.use.waited_cores > 0.9 * cores
     others: list[str] = []
     if not lacks_core and (workers == 0 or facts.kind == "thread"):
         num = max(1, cores - 1)
@@ -166,9 +153,7 @@ def _slowed_step(facts: Facts) -> Verdict | None:
 
 
 def loaders(facts: Facts) -> Iterator[Verdict]:
-    """Detect a loader that reads nothing ahead, a step that waits for its copy to a GPU, and what
-    the GPU could augment batch by batch.
-    """
+    """Detect a loader that reads nothing ahead, and what a GPU waits for or could augment."""
     waits_for_workers = facts.workers == 0 and _needs_workers(facts)  # which read ahead, too
     if facts.loader == "plain" and facts.data_limits and not waits_for_workers:
         loader = "stream" if facts.gpu else "prefetch"
@@ -182,12 +167,11 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
     if not facts.gpu:
         return
     copying = facts.whole / (facts.copy or math.inf)  # as a share of the step
-    if copying >= COPY_SHARE and facts.loader not in ("stream", "plain"):
+    if copying >= 0.02 and facts.loader not in ("stream", "plain"):
         step_ms = 1e3 * facts.step_s
-        takes = f"{copying * step_ms:.1f} of {step_ms:.1f} ms"
         yield Verdict(
             "stream",
-            f"The step waits for its copy to the device: {takes}.",
+            f"A step waits for its copy to the device: {copying * step_ms:.1f} of {step_ms:.1f} ms.",
             "Use loader=stream, which copies the next batch while the step computes.",
             1 / (1 - copying),
             ("loader=stream",),
@@ -227,7 +211,7 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
         rule = "repack_smaller"
         if storage.encoding == "raw":
             rule = "raw_too_large"
-        elif storage.record_bytes >= HUGE_BYTES:
+        elif storage.record_bytes >= 1e6:
             rule = "huge_records"
         height, width = storage.image_size
         says = (
@@ -241,16 +225,18 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
     elif (
         storage.encoding == "image"
         and not _are_small_files(facts)
-        and facts.read_share <= 1 - DECODE_SHARE
+        and facts.read_share <= 0.5  # with less decoding, no format is to blame
         and (copied_s is not None or storage.codec != "jpeg")
     ):
-        rule = DECODING.get(storage.codec, "decode_other")
+        rule = "decode_other"
+        if storage.codec in ("jpeg", "png", "webp"):
+            rule = f"decode_{storage.codec}"
         says = (
             f"Every epoch decodes all {storage.codec or 'image'} files again: "
             f"{facts.record_ms:.2f} ms each, {100 * (1 - facts.read_share):.0f} % of it "
             "decoding and transforming."
         )
-        load_s = facts.load_s / SLOWER_THAN_JPEG
+        load_s = facts.load_s / 2  # a PNG or WebP file takes at least twice as long as a JPEG
         advice = "Pack the images as JPEGs, which are decoded faster and are a little lossy."
         learns = copied_s is None or "resize" in options
     else:
@@ -284,7 +270,7 @@ def loose_files(facts: Facts) -> Iterator[Verdict]:
             repack=storage.repack(**options),
             disk_bytes=num_bytes,
         )
-    elif share >= READ_SHARE:
+    elif share >= 0.05:
         read_s = facts.batch_size / facts.read
         yield Verdict(
             "pack_folder",
@@ -297,17 +283,15 @@ def loose_files(facts: Facts) -> Iterator[Verdict]:
 
 
 def _are_small_files(facts: Facts) -> bool:
-    """Return whether opening and reading a tiny file takes much of preparing its record."""
+    """Return whether the number of files is to blame, and not their format."""
     storage = facts.slow_storage
     if storage is None or storage.form != "folder" or not storage.can_repack:
         return False
-    return storage.record_bytes < SMALL_BYTES and facts.read_share >= SMALL_SHARE
+    return storage.record_bytes < 8e3 and facts.read_share >= 0.2
 
 
 def datasets_and_disks(facts: Facts) -> Iterator[Verdict]:
-    """Detect items that are made again although all fit in memory, and a slow disk that is read
-    at random.
-    """
+    """Detect items that are made again but fit in memory, and a slow disk read at random."""
     storage, free_bytes = facts.slow_storage, facts.free_memory_bytes
     if storage is None:
         return
@@ -349,10 +333,10 @@ def slow_records(facts: Facts) -> Iterator[Verdict]:
     rest = max(1 - block["slow_s"] / block["read_s"], 1 - MOST_SHARE)
     names = ", ".join(map(named, block["records"][:MOST_NAMED]))
     of_waiting = 100 * block["slow_wait_s"] / block["wait_s"]
-    # A trial leaves the slow records out, if all are known and an override can do it.
+    # A trial leaves the slow records out, if each was read three times, so that all are known.
     trial: tuple[str, ...] = ()
     is_store = facts.storage is not None and facts.storage.form != "dataset"
-    if is_store and block["num_slow"] >= LEAST_READS * len(block["numbers"]):
+    if is_store and block["num_slow"] >= 3 * len(block["numbers"]):
         others = f"record not in {list(block['numbers'])}"
         if facts.select is not None:
             others = f"({facts.select}) and {others}"
@@ -389,7 +373,8 @@ def _scale(facts: Facts) -> tuple[float, int]:
     needed = 2 * most
     if facts.transform in FIXED:
         needed = most * 8 // 7
-    if storage is None or storage.image_size is None or not most or facts.transform in UNSCALED:
+    keeps_scale = facts.transform == "random_crop"  # its images cannot be packed smaller
+    if storage is None or storage.image_size is None or not most or keeps_scale:
         return 0.0, needed
     return min(storage.image_size) / needed, needed
 

@@ -13,15 +13,11 @@ from framework.measure.host import DiskRate
 from framework.measure.stack_sampler import PythonLine
 from framework.measure.usage import MachineUse
 
-DATA_GAIN = 1.03  # with a smaller headroom data is not the problem: no measurement resolves less
-LEAST_TWO = 1.3  # with a smaller speedup of two free threads, the cores are too busy for a verdict
 LEAST_LEFT = 0.01  # the share of a step that `headroom` leaves to computing, at least
 LEAST_CORES = 0.05  # of training: with none it would want endlessly many, and gain endlessly
 # The spans in which a step computes. With less reading beside them, they vary by a share.
 COMPUTING = ("compute", "forward", "backward", "optimizer")
 SLOWED = 0.1
-HORIZON = 1000  # steps in which events are counted, in units of the shortest interval
-ENDINGS = {"hdf5": ".h5", "lmdb": ".lmdb"}
 UNKNOWN = 0.0  # stands for a gain that nobody can predict
 
 Shares = Mapping[str, float]  # or seconds, by name
@@ -63,15 +59,13 @@ class Repack:
 
     source: str  # the input to pack from: folder or store
     targets: Mapping[str, tuple[str, str]]  # as in `Storage`
-    output: str = "hdf5"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of ``pack``
     follow_links: str | None = None  # of the folder: where symbolic links are followed
 
     @property
     def paths(self) -> dict[str, tuple[str, str]]:
         """By split: (what is packed, the new store)."""
-        ending = ENDINGS[self.output]
-        return {split: (path, target + ending) for split, (path, target) in self.targets.items()}
+        return {split: (path, f"{target}.h5") for split, (path, target) in self.targets.items()}
 
     def commands(self) -> list[list[str]]:
         """Return the words after ``paceline`` that pack each split."""
@@ -81,13 +75,13 @@ class Repack:
             if self.follow_links is not None:
                 words.append(f"input.follow_links={_literal(self.follow_links)}")
             words += [f"pack.{key}={str(v).replace(' ', '')}" for key, v in self.options.items()]
-            commands.append([*words, f"output={self.output}", f"output.path={_literal(target)}"])
+            commands.append([*words, "output=hdf5", f"output.path={_literal(target)}"])
         return commands
 
     def overrides(self) -> list[str]:
         """Return the overrides that make training read the new stores."""
         targets = {split: _literal(target) for split, (_, target) in self.paths.items()}
-        words = [f"data={self.output}", f"data.train={targets.pop('train')}"]
+        words = ["data=hdf5", f"data.train={targets.pop('train')}"]
         val = targets.get("val", "null")
         if targets and "val" not in targets:
             sets = (f"{split.removeprefix('val.')}:{path}" for split, path in targets.items())
@@ -133,7 +127,7 @@ class Storage:
     def repack(self, **options: Any) -> Repack:
         """Return what packs the records with these options of ``pack``."""
         source = "folder" if self.form == "folder" else "store"
-        return Repack(source, self.targets, "hdf5", options, self.follow_links)
+        return Repack(source, self.targets, options, self.follow_links)
 
 
 @dataclass(frozen=True)
@@ -254,7 +248,7 @@ class Facts:
 
     @property
     def data_limits(self) -> bool:
-        return self.headroom > DATA_GAIN
+        return self.headroom > 1.03  # no measurement resolves less
 
     @property
     def slow_rate(self) -> float | None:
@@ -334,8 +328,8 @@ class Facts:
     @property
     def lock_share(self) -> float:
         """The share of preparing a record that holds Python's lock: two threads are no faster."""
-        if self.prepare is None or self.prepare_two is None or self.two_cores < LEAST_TWO:
-            return 0.0
+        if self.prepare is None or self.prepare_two is None or self.two_cores < 1.3:
+            return 0.0  # the cores are too busy for a verdict
         share = 1 - (self.prepare_two / self.prepare - 1) / (self.two_cores - 1)
         return min(1.0, max(0.0, share))
 
@@ -463,25 +457,19 @@ class ScriptFacts:
     @property
     def load(self) -> Load:
         """The load of the script as it is."""
-        load_s, load_cores, start_s, workers = 0.0, 1.0, 0.0, 0
+        compute_s = self.step_s * (1 - self.waiting)
+        cores = min(self.compute_cores, self.num_cores)
+        load = Load(0.0, compute_s, cores, self.num_cores, workers=0, kind="process")
         if self.items is not None:
-            load_s, load_cores = self.items.item_s * self.step_records, self.items.cpu_share
+            load_s = self.items.item_s * self.step_records
+            load = replace(load, load_s=load_s, load_cores=self.items.cpu_share)
         if self.loader is not None:
-            workers = self.loader.workers
-            if workers == 0:
-                load_s = self.step_s * self.waiting
+            load = replace(load, workers=self.loader.workers)
+            if load.workers == 0:
+                load = replace(load, load_s=self.step_s * self.waiting)
             elif not self.loader.persists:
-                start_s = self.start_s * self.epochs / max(1, self.steps)
-        return Load(
-            load_s=load_s,
-            compute_s=self.step_s * (1 - self.waiting),
-            compute_cores=min(self.compute_cores, self.num_cores),
-            num_cores=self.num_cores,
-            workers=workers,
-            kind="process",
-            load_cores=load_cores,
-            start_s=start_s,
-        )
+                load = replace(load, start_s=self.start_s * self.epochs / max(1, self.steps))
+        return load
 
 
 def gain(facts: Facts | ScriptFacts, measured: bool = False, **changes: Any) -> float:
@@ -507,7 +495,7 @@ def times_per_step(*intervals: float) -> float:
     known = [int(every) for every in intervals]
     if not known:
         return 0.0
-    last = HORIZON * min(known)
+    last = 1000 * min(known)
     return len({step for every in known for step in range(every, last + 1, every)}) / last
 
 

@@ -6,26 +6,9 @@ from itertools import chain
 
 from framework.contracts.span import shares
 from framework.diagnosis import data_rules, step_rules
-from framework.diagnosis.facts import (
-    COMPUTING,
-    UNKNOWN,
-    Facts,
-    RankFacts,
-    ScriptFacts,
-    Verdict,
-    gain,
-    times,
-)
+from framework.diagnosis.facts import UNKNOWN, Facts, RankFacts, ScriptFacts, Verdict, gain, times
 from framework.measure.statistics import Pairs
 
-# Rules, and the parts of a step that their causes slow.
-RULES = (
-    (data_rules.RULES, ("wait",)),
-    (step_rules.COMPUTE_RULES, COMPUTING),
-    (step_rules.PYTHON_RULES, ("forward",)),
-    (step_rules.MACHINE_RULES, ("wait", "copy", *COMPUTING)),
-    (step_rules.RUN_RULES, step_rules.RUN_PARTS),
-)
 # How a headline calls a part.
 TITLES = {
     "wait": "waiting for data",
@@ -34,23 +17,9 @@ TITLES = {
     **{name: name for name in step_rules.RUN_PARTS},
 }
 SLOWED = "computing more slowly while data is read"
-WORTH_NAMING = 0.05  # a smaller share is left out of a headline
-LIKELY = 1.2  # advice about computing without a certain gain names a cause if the model likes it
-# What waits for them does so whatever else would help.
-REASONS = {"cold_disk", "network_disk", "swap", "opencv_threads"}
-# Without a few slow records, training would be so many times as fast: they are its reason.
-MOSTLY = 1.5
 # They make every step faster, and no step is slow because of them.
 TIPS = {"data_is_fine", "amp", "channels_last"}
 WORTH = 1.03
-GATHER_S = 30e-6  # of a small read
-# If validation, or starting an epoch, takes a smaller share of the time, it is not worth advice.
-OFTEN = 0.3
-STARTS = 0.05
-SLOW_COPY = 0.05
-BUSY = 0.25  # if other programs keep a larger share of the cores busy, the figures are rough
-LINE = 0.2  # of a step; a line of Python with less is not worth advice
-ROUGH = ("fewer_threads", "other_programs")  # causes that make figures of computing rough
 
 
 @dataclass(frozen=True)
@@ -90,7 +59,7 @@ def verdicts_of(facts: Facts | RankFacts) -> list[Verdict]:
         for rule in step_rules.RANK_RULES:
             known += [replace(each, modeled=each.gain, parts=("ranks",)) for each in rule(facts)]
     else:
-        for rules, parts in RULES:
+        for rules, parts in ((data_rules.RULES, ("wait",)), *step_rules.RULES):
             for verdict in chain.from_iterable(rule(facts) for rule in rules):
                 own = verdict.parts or parts
                 known.append(replace(verdict, modeled=verdict.gain, parts=own))
@@ -123,7 +92,7 @@ def limit_of(facts: Facts, cause: Verdict | None, good: Sequence[Verdict] = ()) 
     titles = dict(TITLES)
     if facts.mostly_slowed:
         titles["wait"] = SLOWED
-    known = {name: share for name, share in shares_of(facts, good).items() if share >= WORTH_NAMING}
+    known = {name: share for name, share in shares_of(facts, good).items() if share >= 0.05}
     first, *others = known
     limit = TITLES.get(first, "Computing").capitalize()
     if first == "wait":
@@ -151,15 +120,16 @@ def cause_of(facts: Facts, good: Sequence[Verdict], others: Sequence[Verdict]) -
     largest = next(iter(shares_of(facts, good)))
     about = [v for v in good if largest in v.parts and v.rule not in TIPS]
     # Packing gains most, but what is waited for is the reason.
+    reasons = {"cold_disk", "network_disk", "swap", "opencv_threads"}
     for verdict in about:
-        if verdict.rule in REASONS or (verdict.rule == "slow_records" and verdict.gain >= MOSTLY):
+        if verdict.rule in reasons or (verdict.rule == "slow_records" and verdict.gain >= 1.5):
             return verdict
     if about:
         return about[0]
     likely = [v for v in others if largest in v.parts and v.rule not in TIPS and not v.lost]
     fine = None
     if largest != "wait":
-        likely = [verdict for verdict in likely if verdict.modeled >= LIKELY]
+        likely = [verdict for verdict in likely if verdict.modeled >= 1.2]
         fine = next(step_rules.data_is_fine(facts), None)
     return max(likely, key=lambda verdict: verdict.modeled, default=fine)
 
@@ -202,7 +172,7 @@ def loading(facts: ScriptFacts) -> Iterator[Verdict]:
             edit=f"DataLoader(..., num_workers={cores})",
         )
     share = min(1.0, facts.load.start_s / max(facts.step_s, 1e-9))
-    if facts.epochs >= 2 and share >= STARTS:
+    if facts.epochs >= 2 and share >= 0.05:
         yield Verdict(
             "persistent_workers",
             f"Every epoch starts {loader.workers} new workers: {facts.start_s:.2f} s until its "
@@ -233,14 +203,16 @@ def dataset(facts: ScriptFacts) -> Iterator[Verdict]:
                 edit=f'image.draft("RGB", ({needed}, {needed})) after Image.open(...)',
             )
     if loader is not None and items.item_bytes and not items.refusal:
-        load_s = facts.step_records * (GATHER_S + items.item_bytes / data_rules.GATHER_BYTES_PER_S)
+        read_s = (
+            30e-6 + items.item_bytes / data_rules.GATHER_BYTES_PER_S
+        )  # a small read takes 30 us
         size = f"{items.num_items * items.item_bytes / 1e6:,.0f} MB"
         yield Verdict(
             "pack_items",
             f"Every epoch makes the same items again: {1e3 * items.item_s:.2f} ms each. Reading "
             "some of them twice gave the same bytes.",
             f"Pack them once ({size}), and train on the store.",
-            gain(facts, load_s=min(load_s, facts.load.load_s)),
+            gain(facts, load_s=min(facts.step_records * read_s, facts.load.load_s)),
             edit=pack_words(loader.dataset),
         )
 
@@ -254,7 +226,7 @@ def pack_words(dataset: str) -> str:
 def computing(facts: ScriptFacts) -> Iterator[Verdict]:
     """Detect slow Python, and threads that wait for each other or for cores."""
     cores = facts.num_cores
-    if facts.lines and facts.lines[0].share >= LINE and not facts.data_limits:
+    if facts.lines and facts.lines[0].share >= 0.2 and not facts.data_limits:
         line = facts.lines[0]
         place = f"{step_rules.place_of(line)} in {line.function}"
         yield Verdict(
@@ -272,7 +244,7 @@ def computing(facts: ScriptFacts) -> Iterator[Verdict]:
             UNKNOWN,
             edit=f"torch.set_num_threads({cores}), or OMP_NUM_THREADS={cores}",
         )
-    if facts.others_cores >= BUSY * cores and facts.gpu is None:
+    if facts.others_cores >= 0.25 * cores and facts.gpu is None:
         yield Verdict(
             "other_programs",
             f"Other programs kept {facts.others_cores:.1f} of {cores} cores busy.",
@@ -285,7 +257,7 @@ def computing(facts: ScriptFacts) -> Iterator[Verdict]:
 def copying_and_validating(facts: ScriptFacts) -> Iterator[Verdict]:
     """Detect batches that are copied from pageable memory, and frequent validation."""
     copy = shares(facts.spans).get("copy", 0.0)
-    if facts.gpu and facts.loader and not facts.loader.pins and copy >= SLOW_COPY:
+    if facts.gpu and facts.loader and not facts.loader.pins and copy >= 0.05:
         yield Verdict(
             "pinned_memory",
             f"Copying to the GPU takes {100 * copy:.0f} % of a step, from pageable memory.",
@@ -295,7 +267,7 @@ def copying_and_validating(facts: ScriptFacts) -> Iterator[Verdict]:
         )
     whole_s = facts.step_s * facts.steps + facts.validation_s + facts.outside_s
     share = facts.validation_s / max(whole_s, 1e-9)
-    if share >= OFTEN:
+    if share >= 0.3:
         yield Verdict(
             "rarer_validation",
             f"Validation takes {100 * share:.0f} % of the time.",
@@ -306,18 +278,15 @@ def copying_and_validating(facts: ScriptFacts) -> Iterator[Verdict]:
 
 
 def script_verdicts(facts: ScriptFacts) -> list[Verdict]:
-    """Return advice for a script that is worth following, the most promising first.
-
-    If computing limits, what makes its figures rough comes before all others.
-    """
+    """Return advice for a script that is worth following, the most promising first."""
     if not facts.steps:
         return []
     rules = (loading, dataset, computing, copying_and_validating)
     verdicts = chain.from_iterable(rule(facts) for rule in rules)
     worth = [v for v in verdicts if v.gain >= WORTH or v.gain == UNKNOWN]
     worth.sort(key=lambda verdict: -verdict.gain)
-    if not facts.data_limits:
-        worth.sort(key=lambda verdict: verdict.rule not in ROUGH)
+    if not facts.data_limits:  # what makes figures of computing rough comes first
+        worth.sort(key=lambda verdict: verdict.rule not in ("fewer_threads", "other_programs"))
     return worth
 
 

@@ -17,14 +17,11 @@ from framework.errors import say
 RANKS_LIMIT = "Ranks limit training."
 MOST_SYNCS = 10  # that are printed
 PARTS = {"step": "a step, in Python", "items": "making an item"}
-LEAST_S = 0.005  # what takes a script less beside its steps is left out
-WAITING = 0.2  # if less of a script's step waits, Paceline would not be much faster
 
-TrainWords = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of ``train``
+TrainWords = Callable[[Sequence[str]], list[str]]  # the words that train with some overrides more
 
 
-def show(diagnosis: judge.Diagnosis, changed: TrainWords, flags: Sequence[str]) -> None:
-    """Print the diagnosis. ``changed`` and ``flags`` are as in ``advice_lines``."""
+def show(diagnosis: judge.Diagnosis, train_words: TrainWords) -> None:
     facts = diagnosis.facts
     say(f"{diagnosis.limit}\n")
     heads = ["records/s", "ms a step"]
@@ -38,7 +35,7 @@ def show(diagnosis: judge.Diagnosis, changed: TrainWords, flags: Sequence[str]) 
     else:
         say("no change is certain to bring 3 % or more; the most likely:")
         advice = [diagnosis.best]
-    _say_advice(advice, changed, flags)
+    _say_advice(advice, train_words)
     rejected: list[str] = []
     for verdict in diagnosis.rejected:
         why = f"{verdict.gain:.2f} ± {verdict.spread:.2f}"
@@ -89,28 +86,22 @@ def part_rows(facts: Facts) -> list[list[str]]:
 
 
 def fact_lines(facts: Facts) -> list[str]:
-    """Return lines about the machine and the store."""
     storage = facts.storage
     free = f"{facts.free_memory_bytes / 1e9:.1f} GB of memory free"
-    lines = [f"machine: {facts.num_cores} cores, {free}, {facts.gpu or 'no GPU'}"]
+    machine = f"machine: {facts.num_cores} cores, {free}, {facts.gpu or 'no GPU'}"
     if storage is None:
-        return [*lines, "store: none; the source makes its own records"]
+        return [machine, "store: none; the source makes its own records"]
     records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"
     records += f", {storage.codec or storage.encoding}"
     if storage.image_size is not None:
         records += f", {storage.image_size[0]} x {storage.image_size[1]} pixels"
     cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"
     place = f"disk: {storage.disk}; in the page cache: {cached}"
-    return [*lines, f"store: {storage.path} ({storage.form}), {records}; {place}"]
+    return [machine, f"store: {storage.path} ({storage.form}), {records}; {place}"]
 
 
-def advice_lines(
-    number: int, verdict: Verdict, changed: TrainWords = list[str], flags: Sequence[str] = ()
-) -> list[str]:
-    """Return the gain, the cause, the advice and its commands.
-
-    ``changed`` adds overrides to the words of ``train``, which ``flags`` precede.
-    """
+def advice_lines(number: int, verdict: Verdict, train_words: TrainWords = list[str]) -> list[str]:
+    """Return the gain, the cause, the advice and its commands."""
     gain = f"{times(verdict.gain, 2)} as fast (by the model)"
     if verdict.gain == UNKNOWN:
         gain = "the gain is not predictable, so try it"
@@ -130,8 +121,7 @@ def advice_lines(
     lines += [f"paceline {shlex.join(command)}" for command in commands]
     if verdict.can_try:
         variable = "" if verdict.threads is None else f"OMP_NUM_THREADS={verdict.threads} "
-        words = shlex.join(["train", *flags, *changed(verdict.words)])
-        lines.append(f"{variable}paceline {words}")
+        lines.append(f"{variable}paceline {shlex.join(train_words(verdict.words))}")
     if verdict.edit:
         label = "type" if verdict.edit.startswith("paceline ") else "write"
         lines.append(f"{label}: {verdict.edit}")
@@ -140,15 +130,12 @@ def advice_lines(
     return [f"{number}. {verdict.rule}: {gain}", *(f"   {line}" for line in lines)]
 
 
-def _say_advice(
-    verdicts: Sequence[Verdict], changed: TrainWords = list[str], flags: Sequence[str] = ()
-) -> None:
+def _say_advice(verdicts: Sequence[Verdict], train_words: TrainWords = list[str]) -> None:
     for number, verdict in enumerate(verdicts, 1):
-        say("\n".join(advice_lines(number, verdict, changed, flags)))
+        say("\n".join(advice_lines(number, verdict, train_words)))
 
 
 def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
-    """Return lines about each call that waits for the device."""
     if not syncs:
         return ["calls of your model, objective and augment that wait for the device: none"]
     costs = "the device idles after each" if cuda else "free on this CPU; a GPU idles after each"
@@ -187,7 +174,7 @@ def as_json(diagnosis: judge.Diagnosis, words: Sequence[str]) -> dict[str, Any]:
     return plain
 
 
-def show_ranks(facts: RankFacts, changed: TrainWords, flags: Sequence[str]) -> None:
+def show_ranks(facts: RankFacts, train_words: TrainWords) -> None:
     """Print the spans of all ranks, and the advice."""
     verdicts = judge.verdicts_of(facts)
     cause = judge.rank_cause(facts, verdicts)
@@ -208,7 +195,7 @@ def show_ranks(facts: RankFacts, changed: TrainWords, flags: Sequence[str]) -> N
     say(f"{line}\n")
     if verdicts:
         say("what to do about the ranks, the most promising first")
-    _say_advice(verdicts, changed, flags)
+    _say_advice(verdicts, train_words)
 
 
 def ranks_as_json(facts: RankFacts, words: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -230,7 +217,6 @@ def ranks_as_json(facts: RankFacts, words: Sequence[str], seconds: float) -> dic
 
 
 def show_watch(facts: ScriptFacts) -> None:
-    """Print what was seen of a script."""
     say(f"\npaceline watch: {judge.script_limit(facts)}")
     if facts.steps:
         known = shares(facts.spans)
@@ -253,7 +239,7 @@ def show_watch(facts: ScriptFacts) -> None:
         "validation": facts.validation_s,
         "between epochs": facts.outside_s,
     }
-    long = [f"{name} {seconds:.2f} s" for name, seconds in others.items() if seconds >= LEAST_S]
+    long = [f"{name} {seconds:.2f} s" for name, seconds in others.items() if seconds >= 0.005]
     if long:
         say("; ".join(long))
     if facts.ranks > 1:
@@ -268,7 +254,7 @@ def show_watch(facts: ScriptFacts) -> None:
         say(f"{100 * line.share:.0f} % of {PARTS[line.part]}: {place}: {line.text}")
     if facts.syncs:
         say("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
-    if facts.waiting > WAITING and items is not None and loader is not None:
+    if facts.waiting > 0.2 and items is not None and loader is not None:
         block = f"{{_target_: {loader.dataset}, ...}}"
         say(f"in Paceline: paceline train data=dataset 'data.train={block}'")
         if not items.refusal:

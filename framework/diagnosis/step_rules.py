@@ -1,6 +1,4 @@
-"""Rules about computing, the user's own Python, the machine, the ranks, and what a run does
-beside its steps.
-"""
+"""Rules about computing, the user's Python, the machine, ranks, and the work beside steps."""
 
 import math
 import os
@@ -26,13 +24,6 @@ MOSTLY = 0.6  # computing faster shows only if computing takes a larger share of
 FINE = 1.2  # with a smaller headroom, data does not limit training, although advice may gain
 FIXED_SHARE = 0.25  # of a step; less that does not grow with the batch is not worth advice
 TINY = 8  # records; the fixed cost of a step with fewer may be most of it
-# How many times as large a batch may become.
-MOST_LARGER = 8
-MOST_LARGER_TINY = 64
-# What a wait for a GPU and the launches after it take at least. Assumed; no GPU measured it.
-SYNC_S = 2e-5
-SYNC_SHARE = 0.05  # of a step; less is not worth advice
-MOST_SYNC_SHARE = 0.9
 PYTHON_SHARE = 0.15  # of a step, or of preparing a record; Python that takes less is no cause
 MOST_GAIN = 100.0  # that removing Python is said to bring: no measurement resolves what is left
 RUN_SHARE = 0.05  # of the run; less is not worth advice
@@ -52,18 +43,9 @@ OTHER_THAN_PYTHON = {
 LEAST_GAIN = 1.1  # a smaller measured gain may be chance
 BUSY_CORES = 0.3  # that other programs or other machines keep busy are worth naming
 THROTTLED = 0.1  # of the periods of a CPU quota; if fewer are cut short, it hardly matters
-FREE = 0.1  # of the memory, that should stay free
-SWAPPED_BYTES_PER_S = 1e7  # swapping less is what any machine does
-LEAST_UNSTALLED = 0.1  # the share of a step that removing all waiting for memory leaves, at least
-DISK_SHARE = 0.5  # of preparing a record; a shorter wait for the disk is not its cause
-LATENCY = 1.5  # if many threads read so many times as fast as one, each waits for the answer
-MEMORY_SHARE = 0.5  # of free memory, that a staged store may take
-MOST_WORKERS = 32
-WAITS = 0.5  # with more CPU seconds per second of reading, reading does not wait for the disk
 LEAST_OF_RANKS = 0.03  # of a step of several ranks; less is not worth advice
 LEAST_WAITING = 0.1  # ranks may take turns in being last by chance; more needs an explanation
 UNEVEN = 1.1  # a rank with so many times the work of the mean one is late because of it
-LEAST_LEFT = 0.05  # the share that removing an exchange leaves of a step, at least
 WHERE = {
     "wait": "Look at its disk, its network and its host's free cores.",
     "copy": "Look at the link between its host and its device, and at what augments there.",
@@ -129,7 +111,7 @@ def larger_batch(facts: Facts) -> Iterator[Verdict]:
     if fixed < FIXED_SHARE or not (is_tiny or facts.computing_share > MOSTLY):
         return
     of_python = facts.python.get("model", 0.0) + facts.python.get("objective", 0.0)
-    most = (MOST_LARGER_TINY if size < TINY else MOST_LARGER) * size
+    most = (64 if size < TINY else 8) * size
     if facts.storage is not None:
         most = min(most, facts.storage.num_records)
     if of_python > fixed / 2 or 2 * size > most:  # or the fixed cost is Python of the user
@@ -151,24 +133,22 @@ def larger_batch(facts: Facts) -> Iterator[Verdict]:
 def synchronizations(facts: Facts) -> Iterator[Verdict]:
     """Detect code of the user that makes the host wait for the GPU within a step."""
     count = sum(sync.count for sync in facts.syncs)
-    share = count * SYNC_S / facts.step_s
-    if facts.gpu and share >= SYNC_SHARE:
+    # What a wait and the launches after it take at least. Assumed; no GPU measured it.
+    share = count * 2e-5 / facts.step_s
+    if facts.gpu and share >= 0.05:
         first = facts.syncs[0]
         yield Verdict(
             "synchronizations",
             f"{count} calls in a step make the host wait for {facts.gpu}, which then idles "
             f"until new work arrives; most of them are {first.call} in {place_of(first)}.",
             "Leave numbers on the device: return tensors, and use torch.where in place of an if.",
-            1 / (1 - min(share, MOST_SYNC_SHARE)),
+            1 / (1 - min(share, 0.9)),
             edit=f"{place_of(first)} differently: {first.text}",
         )
 
 
 def python_in_step(facts: Facts) -> Iterator[Verdict]:
-    """Detect that Python of the model, the objective or the augment takes much of a step.
-
-    It also keeps its lock from the threads that prepare batches.
-    """
+    """Detect that Python of the model, objective or augment takes much of a step, and its lock."""
     step_s = facts.step_s
     busy_s = step_s / facts.headroom  # of a step that does not wait
     for part, spans in PYTHON_SLOWS.items():
@@ -396,9 +376,9 @@ def little_memory(facts: Facts) -> Iterator[Verdict]:
     if facts.staged:
         action = f"data.stage=none or {action}"
     why = "Use less memory, or give the run more."
-    unstalled_gain = 1 / max(1 - use.stalled_share, LEAST_UNSTALLED)
+    unstalled_gain = 1 / max(1 - use.stalled_share, 0.1)
     swapped = use.swapped_bytes / use.wall_s
-    if swapped >= SWAPPED_BYTES_PER_S:
+    if swapped >= 1e7:  # bytes per second; any machine swaps less
         # A thread that prepares records waits for what is in swap, which the system brings.
         computing = min(1.0, max(LEAST_CORES, facts.prepare_cores - facts.prepare_system_cores))
         yield Verdict(
@@ -410,7 +390,7 @@ def little_memory(facts: Facts) -> Iterator[Verdict]:
             max(unstalled_gain, min(facts.headroom, 1 / computing)),
             action=action,
         )
-    if free_bytes <= FREE * facts.memory_bytes:
+    if free_bytes <= 0.1 * facts.memory_bytes:
         yield Verdict(
             "memory_limit",
             f"{free_bytes / 1e6:,.0f} MB of {facts.memory_bytes / 1e6:,.0f} MB are free: files are "
@@ -429,7 +409,7 @@ def slow_disk(facts: Facts) -> Iterator[Verdict]:
     # No longer than the disk takes: a thread also waits for cores that others keep busy.
     wait_s = min((1 - facts.read_cores) / facts.read, storage.record_bytes / disk.cold)
     share = wait_s * facts.prepare
-    if storage.disk == "memory" or facts.read_cores > WAITS or share < DISK_SHARE:
+    if storage.disk == "memory" or facts.read_cores > 0.5 or share < 0.5:
         return
     size = f"{storage.num_bytes / 1e6:,.0f} MB"
     # How much holds Python's lock is unknown: threads that wait for a disk are no faster together.
@@ -437,12 +417,12 @@ def slow_disk(facts: Facts) -> Iterator[Verdict]:
     factor = gain(facts, measured=True, load_s=work_s, lock_share=0.0)
     overrides: tuple[str, ...] = ()
     action = ""
-    fits = storage.num_bytes <= MEMORY_SHARE * facts.free_memory_bytes
+    fits = storage.num_bytes <= 0.5 * facts.free_memory_bytes
     if fits and storage.form in ("hdf5", "lmdb") and not facts.staged:
         why = f"Copy the store ({size}) into memory before the first step; it stays there."
         overrides = ("data.stage=ram",)
-    elif disk.cold_many > LATENCY * disk.cold:
-        workers = min(MOST_WORKERS, max(NUM_THREADS, 2 * facts.workers))
+    elif disk.cold_many > 1.5 * disk.cold:  # each read waits for its answer
+        workers = min(32, max(NUM_THREADS, 2 * facts.workers))
         if facts.workers >= workers:
             return
         at_once = min(disk.cold_many / disk.cold, workers)
@@ -521,12 +501,15 @@ def slow_collectives(facts: RankFacts) -> Iterator[Verdict]:
 
 
 def _without(share: float) -> float:
-    """Return the factor on the training rate if a share of a step were gone."""
-    return 1 / max(LEAST_LEFT, 1 - share)
+    return 1 / max(0.05, 1 - share)
 
 
-COMPUTE_RULES = (data_is_fine, larger_batch, operators, synchronizations)
-PYTHON_RULES = (python_in_step, python_in_transform)
 MACHINE_RULES = (threads_of_operators, other_programs, unused_cores, little_memory, slow_disk)
-RUN_RULES = (parts_of_run,)
+# Rules, and the parts of a step that their causes slow.
+RULES = (
+    ((data_is_fine, larger_batch, operators, synchronizations), COMPUTING),
+    ((python_in_step, python_in_transform), ("forward",)),
+    (MACHINE_RULES, ("wait", "copy", *COMPUTING)),
+    ((parts_of_run,), RUN_PARTS),
+)
 RANK_RULES = (waiting_for_ranks, slow_collectives)

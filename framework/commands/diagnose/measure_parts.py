@@ -51,8 +51,6 @@ FORMS: dict[type, str] = {
 }
 SLICE = 16  # images prepared at a time in one thread, so that a second holds several slices
 NUM_WINDOWS = 5
-SLOW_STEPS = 5
-GROWTH = 8  # a tiny batch is compared with one so many times as large, another with half of it
 # Shares of the given seconds. The burn-in is added to most of the others.
 BURN_IN = 0.03
 READ = 0.05
@@ -62,8 +60,6 @@ LOADER = 0.12
 COMPUTE = 0.18
 OTHER = 0.08
 WHOLE = 0.18
-# What takes many more steps is left out if slow steps have used up so many times the seconds.
-LATEST = 2.5
 # Shares of the seconds for changes of the machine: a turn of computing and of training, before
 # which the batches that wait in the loader are used up, and reading the disk.
 TURN = 0.02
@@ -73,8 +69,6 @@ DRAIN = 0.03
 DISK = 0.03
 TURNS = 2
 NUM_PIECES = 4096
-CROWDED = 0.5  # if other programs keep more of a core busy, fewer threads are tried
-CORES_USED = 0.7  # if training keeps fewer of its cores busy, more cores do not help
 
 Action = Callable[[Tensor], object]
 
@@ -95,7 +89,7 @@ class Setting(NamedTuple):
 
 def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
     """Measure and describe a run in about ``seconds``. ``say`` announces each measurement."""
-    latest = time.perf_counter() + LATEST * seconds
+    latest = time.perf_counter() + 2.5 * seconds  # what takes many more steps is then left out
     known: dict[str, Any] = {}
 
     def has_time(what: str) -> bool:
@@ -134,7 +128,6 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
 
 
 def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
-    """Measure the loader, computing and training, and how the machine was used meanwhile."""
     burn_in_s = BURN_IN * seconds
     say("workers and loader")
     loader = probe.loader(LOADER * seconds, burn_in_s)
@@ -145,7 +138,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
     use = MachineUse(1.0)
     # Slow steps get one turn: each takes as long as several steps.
     batch_s = num_records / loader.records_per_s
-    num_turns = TURNS if WHOLE * seconds > SLOW_STEPS * batch_s else 1
+    num_turns = TURNS if WHOLE * seconds > 5 * batch_s else 1
     for _ in range(num_turns):  # in turn, because each is judged by the other
         say("computing alone")
         computes.append(probe.compute(COMPUTE * seconds / num_turns, burn_in_s))
@@ -156,9 +149,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
     compute, whole = _pooled(computes), _pooled(wholes)
     say("computing another batch size")
     other = None
-    other_size = num_records // 2
-    if num_records < TINY:
-        other_size = num_records * GROWTH
+    other_size = num_records * 8 if num_records < TINY else num_records // 2
     with suppress(torch.OutOfMemoryError):
         other = probe.compute(OTHER * seconds, burn_in_s, other_size).records_per_s
     return {
@@ -177,7 +168,6 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
 
 
 def _pooled(rates: list[Rate]) -> Rate:
-    """Return one rate with the windows of all."""
     windows = tuple(window for rate in rates for window in rate.windows)
     names = {name for rate in rates for name in rate.spans_s}
     spans_s = {name: fmean(rate.spans_s.get(name, 0.0) for rate in rates) for name in names}
@@ -185,10 +175,7 @@ def _pooled(rates: list[Rate]) -> Rate:
 
 
 def _alone(source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
-    """Measure reading, decoding and transforming in one thread like a worker's.
-
-    The main thread would share its work among all cores.
-    """
+    """Measure in threads like a worker's: the main thread would share its work among all cores."""
     store, views = source.store, tuple(source.read.views)
     has_images = any(field.encoding == "image" for field in store.manifest.fields.values())
     has_function = source.read.transform.function is not None
@@ -222,7 +209,6 @@ def _prepare(source: StoreSource | dataset.DatasetSource, part: Tensor) -> objec
 
 
 def _indices(order: Order, size: int) -> Iterator[Tensor]:
-    """Yield the indices of epoch after epoch, at most ``size`` at a time."""
     for epoch in count():
         for share in order.shares(epoch):
             yield from share.indices.split(size)
@@ -244,7 +230,6 @@ def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[fl
 def _rate_in_threads(
     action: Action, indices: Iterator[Tensor], seconds: float, num_threads: int = 1
 ) -> tuple[float, float]:
-    """Return what ``_rate`` returns, summed over threads like a worker's."""
     lock = threading.Lock()
 
     def locked() -> Iterator[Tensor]:
@@ -300,7 +285,6 @@ def settings_of(probe: Probe) -> dict[str, Any]:
 
 
 def machine_of(probe: Probe) -> dict[str, Any]:
-    """Describe what the machine has, and what this process has of it."""
     flags, quota = host.cpu_info("flags"), host.CGROUPS.cores()
     gpu, bf16 = None, "amx_bf16" in flags or "avx512_bf16" in flags
     if probe.assembly.device.type == "cuda":
@@ -324,7 +308,7 @@ def try_machine(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]
     fewer = cores = host.num_cores()
     threads = torch.get_num_threads()
     taken = use.others_cores + use.stolen_cores
-    if threads <= cores and taken > CROWDED:
+    if threads <= cores and taken > 0.5:
         fewer = max(1, cores - round(taken))
     known: dict[str, Any] = {"fewer_threads": min(fewer, threads)}
     if fewer < threads:
@@ -339,17 +323,13 @@ def try_machine(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]
         host.move_threads(every if changed else mine)
         torch.set_num_threads(len(os.sched_getaffinity(0)) if changed else threads)
 
-    if len(mine) < len(every) and use.own_cores + use.waited_cores > CORES_USED * len(mine):
+    if len(mine) < len(every) and use.own_cores + use.waited_cores > 0.7 * len(mine):
         train = partial(probe.train, TRAIN_TURN * seconds, DRAIN * seconds)
         known["all_cores_gain"], _ = _in_turn(train, spread_out)
     return {**known, "disk_rate": read_disk(probe, DISK * seconds)}
 
 
 def _without_opencv(probe: Probe, seconds: float) -> dict[str, Any]:
-    """Train without OpenCV's own threads, if they and the workers are more than the cores.
-
-    Not in turn: threads that were off and on again take turns with ours in another way.
-    """
     opencv: Any = sys.modules.get("cv2")
     source = probe.assembly.train_source
     if opencv is None or not isinstance(source, StoreSource):
@@ -358,6 +338,7 @@ def _without_opencv(probe: Probe, seconds: float) -> dict[str, Any]:
     known: dict[str, Any] = {"opencv_threads": threads}
     is_apart = source.workers.kind == "process" and num
     if threads > 1 and not is_apart and threads * max(1, num) > host.num_cores():
+        # Not in turn: threads that were off and on again take turns with ours in another way.
         train = partial(probe.train, TURNS * TRAIN_TURN * seconds, DRAIN * seconds)
         known["no_opencv_gain"], _ = _in_turn(
             train, lambda changed: opencv.setNumThreads(0 if changed else threads), 1
@@ -382,7 +363,6 @@ def _in_turn(
 
 
 def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
-    """Measure reading records that a store has in files."""
     source = probe.assembly.train_source
     if not isinstance(source, StoreSource):
         return None
@@ -447,7 +427,6 @@ def touch(records: dict[str, Any]) -> int:
 
 
 def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of the images in ``records``, as fields of `Storage`."""
     for name, field in fields.items():
         if field.encoding != "image":
             continue
@@ -483,7 +462,6 @@ def free_target(path: str) -> str:
 
 
 def storage_of_items(source: dataset.DatasetSource, config: Config) -> Storage:
-    """Describe a Dataset by a sample."""
     data, form = config["data"], source.read.form
     indices = next(iter(source.order.shares(0))).indices[:SLICE]
     sample = source.read(reader.Request(0, indices, training=False))

@@ -1,8 +1,6 @@
 """Measure runs: the user's own code in a step, what a run does beside its steps, and several ranks.
 
-The stack is sampled in further steps, since sampling makes a step slower. Time in long operators of
-torch is no Python, and is subtracted: a few steps are watched for them. Ranks take training steps
-together, and the Trainer's `RankWatch` compares them. Each rank runs this module.
+Each rank runs this module.
 """
 
 import sys
@@ -24,7 +22,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from types import CodeType
 from typing import Any, final
 
 import torch
@@ -60,45 +57,25 @@ from framework.train.step import drop_gradients
 from framework.train.trainer import Trainer
 from framework.trials.probe import ENDLESS, Config, Probe
 
-# Shares of the given seconds: for a step and for preparing each, for short runs, for validation.
-SHARE = 0.06
-STEPS = 0.05
-VALIDATION = 0.04
-MOST_WATCHED = 3  # steps that are watched for long operators
-SLICE = 8  # records prepared at a time
+SHARE = 0.06  # of the given seconds, for a step and for preparing each
 MOST_LINES = 5  # of each part
 LEAST_LINE = 0.02  # a line with a smaller share is left out
-LONG_S = 1e-4  # a shorter call of torch costs the host more than the operator computes
 PARTS = ("augment", "objective", "model")
-# If the first validation took less, it is repeated, since it started workers. Saves are repeated
-# for so long.
 REPEATED_S = 0.5
-MOST_SAVES = 8
 LEAST_STEPS = 8
-REPORT_EVERY = 2
 # They send reports to a service, which must not learn of a run that measures.
 SERVICES = ("framework.sink.mlflow.", "framework.sink.wandb.")
 GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may take
 MODULE = "framework.commands.diagnose.measure_run"
 FACTS = "ranks.json"
 SECONDS = "seconds"  # the key in a job's configuration that says how long to measure
-# Steps of several ranks: those that do not count, the least that are measured, between reports.
-FIRST_STEPS = 10
-LEAST_OF_RANKS = 20
-REPORT_EVERY_OF_RANKS = 10
-# Shares of the given seconds, for ranks with and without the exchange of gradients.
-SYNCED = 0.6
-UNSYNCED = 0.2
 
 
 def measure_code(probe: Probe, seconds: float) -> dict[str, Any]:
-    """Measure the user's code, as fields of `Facts`.
+    """Return ``python``, ``lines`` and ``syncs`` of `Facts`.
 
-    Returns:
-        python: The share of each part's Python in a step without waiting, and of the transform's in
-            preparing a record.
-        lines: The largest lines.
-        syncs: The calls of one step that wait for the device, or would on a GPU, most first.
+    The stack is sampled in further steps, since sampling makes a step slower. Time in long
+    operators of torch is no Python, and is subtracted: a few steps are watched for them.
     """
     sampler, calls = StackSampler(), WaitingCalls()
     step = _user_step(probe, sampler.switch)
@@ -110,7 +87,7 @@ def measure_code(probe: Probe, seconds: float) -> dict[str, Any]:
     num_steps = _repeat(step, SHARE * seconds / 2)
     sampler.stop()
     sampled_s = sampler.take()
-    num_watched = min(num_steps, MOST_WATCHED)
+    num_watched = min(num_steps, 3)
     with _LongOperators(sampler, probe.assembly.device.type == "cpu") as watched:
         for _ in range(num_watched):
             step()
@@ -133,7 +110,7 @@ def measure_code(probe: Probe, seconds: float) -> dict[str, Any]:
         sampler = StackSampler("transform")
         indices = next(iter(source.order.shares(0))).indices
         source.read(Request(0, indices[:1], training=True))  # opens files
-        slices = cycle(indices.split(SLICE))
+        slices = cycle(indices.split(8))
         sampler.start()
         _repeat(lambda: source.read(Request(0, next(slices), training=True)), SHARE * seconds)
         sampler.stop()
@@ -144,7 +121,6 @@ def measure_code(probe: Probe, seconds: float) -> dict[str, Any]:
 
 
 def _repeat(step: Callable[[], object], seconds: float) -> int:
-    """Repeat a step for so long. Return how often."""
     end = time.perf_counter() + seconds
     num_steps = 0
     while time.perf_counter() < end or not num_steps:
@@ -190,19 +166,19 @@ class _LongOperators(TorchFunctionMode):
         super().__init__()
         self._sampler = sampler
         self._on_cpu = on_cpu
-        # (seconds that passed, seconds that the thread computed) of each call
-        self._calls: defaultdict[tuple[str, CodeType, int, str], list[tuple[float, float]]]
-        self._calls = defaultdict(list)
+        # (seconds that passed, seconds that the thread computed) of each call, by its place
+        self._calls: defaultdict[Any, list[tuple[float, float]]] = defaultdict(list)
 
     @property
     def seconds(self) -> defaultdict[str, float]:
         """Seconds of the long operators, by the label of what ran.
 
         An operator is long if most of its calls in the same place are: any call may be interrupted.
+        A shorter call costs the host more than the operator computes.
         """
         seconds: defaultdict[str, float] = defaultdict(float)
         for (label, *_), calls in self._calls.items():
-            if median([busy_s for _, busy_s in calls]) > LONG_S:
+            if median([busy_s for _, busy_s in calls]) > 1e-4:
                 seconds[label] += math.fsum(passed_s for passed_s, _ in calls)
         return seconds
 
@@ -231,7 +207,7 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
     given = probe.given
     every = given["checkpoint"]
     never = {**every, "every_steps": None, "every_epochs": None, "every_s": None}
-    quiet = {"validate_every": ENDLESS, "report_every": REPORT_EVERY, "checkpoint": never}
+    quiet = {"validate_every": ENDLESS, "report_every": 2, "checkpoint": never}
     missing_s: dict[str, float] = {}
 
     def limited(name: str, most_s: float, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
@@ -245,13 +221,13 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
                 return
 
     with _short_run({**given, **quiet}, probe.assembly.allowed) as (assembly, folder, stack):
-        parts = training_parts(assembly, folder, StepTimer(STEPS * seconds, 1, LEAST_STEPS))
+        parts = training_parts(assembly, folder, StepTimer(0.05 * seconds, 1, LEAST_STEPS))
         sets: Mapping[str, Loader] = {}
         if isinstance(parts.val, Mapping):
             sets = parts.val
         elif parts.val is not None:
             sets = {"": parts.val}
-        most_s = VALIDATION * seconds / max(1, len(sets))
+        most_s = 0.04 * seconds / max(1, len(sets))
         for name, loader in sets.items():
             pass_through(loader, partial(limited, name, most_s))
         trainer = Trainer(replace(parts, checkpoints=None))
@@ -259,7 +235,7 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
         reports_s = [_note_reports(sink) for sink in sinks]
         trainer.fit(sinks)
         took_s = 0.0
-        for _ in range(2):  # the first starts workers
+        for _ in range(2):  # a short one is repeated, since the first starts workers
             before_s = trainer.validate_s
             trainer.validate(sinks)
             took_s = trainer.validate_s - before_s
@@ -291,7 +267,6 @@ def measure_run(probe: Probe, seconds: float) -> RunFacts:
 
 
 def _note_reports(sink: Any) -> list[float]:
-    """Return a list to which a sink adds the seconds of each report of training."""
     times_s: list[float] = []
     write = sink.write
 
@@ -310,7 +285,7 @@ def _save_s(trainer: Trainer, checkpoints: CheckpointFolder) -> float:
     state = trainer.state_dict()
     times_s: list[float] = []
     begin = time.perf_counter()
-    while len(times_s) < MOST_SAVES and time.perf_counter() - begin <= REPEATED_S:
+    while len(times_s) < 8 and time.perf_counter() - begin <= REPEATED_S:
         start = time.perf_counter()
         checkpoints.save(trainer.progress.step + len(times_s), state, None, False, True)
         times_s.append(time.perf_counter() - start)
@@ -458,18 +433,18 @@ def _measured(job: RankedJob) -> RunOutcome:
 def measure_ranks(job: RankedJob) -> RankFacts | None:
     """Measure the ranks, all of which call this together. Only rank 0 gets the facts."""
     torch.set_num_threads(threads_per_rank())
-    config = {**job.config, "report_every": REPORT_EVERY_OF_RANKS, "clock": True}
+    config = {**job.config, "report_every": 10, "clock": True}
     seconds = config.pop(SECONDS)
     with closing(Probe(config, job.allowed, grace_s=GRACE_S)) as probe:
         parallel = probe.assembly.parallel
         sizes: list[float] = []
-        trainer, step_s = _train(probe, SYNCED * seconds, sizes)
+        trainer, step_s = _train(probe, 0.6 * seconds, sizes)
         numbers = torch.tensor([0.0, *sizes], dtype=torch.float64)
         synchronizes = is_synchronized(trainer.parts.model)
         unsynced_s = None
         if isinstance(parallel, DistributedParallel):
             parallel.syncs = False
-            _, unsynced_s = _train(probe, UNSYNCED * seconds, [])
+            _, unsynced_s = _train(probe, 0.2 * seconds, [])
             parallel.syncs = True
         step_work, rank_work = work_of(parallel.gather(numbers))
         ranks, steps = trainer.ranks.whole, trainer.ranks.steps
@@ -491,11 +466,8 @@ def measure_ranks(job: RankedJob) -> RankFacts | None:
 
 
 def _train(probe: Probe, seconds: float, sizes: list[float]) -> tuple[Trainer, float]:
-    """Train for so many seconds after the first steps; all ranks stop after the same step.
-
-    Return the Trainer and the seconds of a mean step. ``sizes`` becomes this rank's shares.
-    """
-    timer = StepTimer(seconds, FIRST_STEPS, LEAST_OF_RANKS)
+    """Return the Trainer and the seconds of a mean step. ``sizes`` becomes this rank's shares."""
+    timer = StepTimer(seconds, num_first=10, least=20)
     parts = training_parts(probe.assembly, stop=timer)
     pass_through(parts.train, lambda batches: noted_sizes(batches, sizes))
     trainer = Trainer(replace(parts, val=None))

@@ -23,7 +23,7 @@ from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
 from framework.config.schema import LOADER
 from framework.contracts.records import Chunk
 from framework.diagnosis import print_facts
-from framework.diagnosis.facts import ENDINGS, Facts, Repack, Verdict
+from framework.diagnosis.facts import Facts, Repack, Verdict
 from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, verdicts_of
 from framework.diagnosis.step_rules import RUN_PARTS
 from framework.errors import ConfigError, PacelineError, say
@@ -34,37 +34,22 @@ from framework.order.draws import permutation
 from framework.pack import jobs, pack_store, packing
 from framework.pack.preparation import Preparation
 from framework.parallel.processes import rank_environment
-from framework.store import hdf5_store, lmdb_store
+from framework.store.hdf5_store import HDF5Writer
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, scratch_folder
 
-LEAST_LEFT = 0.4  # of the seconds, if importing and packing took longer than the rest
-RANKS_SHARE = 0.5  # of the seconds, for measuring all ranks together
 NUM_TRIALS = 4
-# The best advice is tried again, up to three times, for so many times as long.
-LONGER = 1.3
-MOST_LONGER = 3
 # Shares of the given seconds.
+RANKS_SHARE = 0.5
 PARTS_SHARE = 0.35
 SAMPLE_SHARE = 0.06
 TRIAL_SHARE = 0.03
 BURN_SHARE = 0.02
 APPLY_SHARE = 0.08
-SAMPLE_BATCHES = 16
 # Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
 UNTRIED = {"cold_disk", "network_disk", "compile_model"}
-LEAST_TIMES = 10  # that a validation, save or report must happen in a trial to be tried
 PAIRS = 4
-NUM_WINDOWS = 4  # of a trial
-# Trials begin at this epoch, each at its own, because records that an earlier trial has read are in
-# memory.
-FIRST_EPOCH = 1000
 RUN = 8  # neighbors that are read together, since they lie in one chunk or close on the disk
-LARGEST_BYTES = 512 << 20
-WRITERS: dict[str, packing.MakeWriter] = {
-    "hdf5": hdf5_store.HDF5Writer,
-    "lmdb": lmdb_store.LMDBWriter,
-}
 
 Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
 
@@ -103,8 +88,8 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
                 if config["rank_batch_size"] is not None:
                     size = config["rank_batch_size"] * config["accumulate"]
                 share += [f"batch_size={max(1, size)}", "rank_batch_size=null"]
-            says = "no rank holds up the others; what one of them does alone"
-            say(f"{says} ({' '.join(share)}):\n")
+            alone = f"what one of them does alone ({' '.join(share)})"
+            say(f"no rank holds up the others; {alone}:\n")
             words = changed(words, share)
 
         def compose(changes: Sequence[str]) -> Setting:
@@ -117,8 +102,8 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
         # Imports and small packing have taken some of the time.
         left_s = asked.seconds - (time.perf_counter() - start)
         progress = partial(_say_progress, start)
-        diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress)
-        print_facts.show(diagnosis, partial(changed, words), config_flags(asked.config_dir))
+        diagnosis = diagnose(compose, max(left_s, 0.4 * asked.seconds), progress)
+        print_facts.show(diagnosis, partial(_train_words, asked, words))
         if asked.apply:
             diagnosis = apply(diagnosis, compose, asked.seconds, progress)
             print_facts.show_applied(diagnosis.applied)
@@ -129,7 +114,7 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
 def _diagnose_ranks(
     asked: Asked, start: float, own: Path, config: dict[str, Any], allowed: tuple[str, ...]
 ) -> dict[str, Any] | None:
-    """Diagnose several ranks, and return all figures; None if another host leads.
+    """Return the figures of several ranks; None if another host leads.
 
     If no rank is the cause, the environment becomes that of one rank alone.
     """
@@ -144,8 +129,7 @@ def _diagnose_ranks(
         facts = measure_run.measured_here(config, allowed, own, seconds)
     if facts is None:
         return None
-    flags = config_flags(asked.config_dir)
-    print_facts.show_ranks(facts, partial(changed, asked.words), flags)
+    print_facts.show_ranks(facts, partial(_train_words, asked, asked.words))
     took_s = time.perf_counter() - start
     plain = print_facts.ranks_as_json(facts, asked.words, took_s)
     if plain["cause"]:
@@ -157,6 +141,10 @@ def _diagnose_ranks(
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)
     return plain
+
+
+def _train_words(asked: Asked, words: Sequence[str], changes: Sequence[str]) -> list[str]:
+    return ["train", *config_flags(asked.config_dir), *changed(words, changes)]
 
 
 def _say_progress(start: float, text: str) -> None:
@@ -230,7 +218,7 @@ class _Trials:
             for verdict in verdicts
             if (verdict.can_try or verdict.trial)
             and verdict.rule not in UNTRIED
-            and LEAST_TIMES * verdict.period_s <= TRIAL_SHARE * self._seconds
+            and 10 * verdict.period_s <= TRIAL_SHARE * self._seconds  # it happens often enough
         ]
         with scratch_folder("paceline-diagnose-") as folder:
             for verdict in candidates[:NUM_TRIALS]:
@@ -248,39 +236,37 @@ class _Trials:
                     if not verdict.trial:
                         by_rule[verdict.rule] = replace(verdict, failed=str(error))
             if self._tried:
-                # Again, as often as there is time. The first trial counts, too.
+                # Again, for longer, as often as there is time. The first trial counts, too.
                 best = min((by_rule[rule] for rule in self._tried), key=_rank)
                 left_s = self._end - time.perf_counter()
-                num_pairs = min(MOST_LONGER, int(left_s / (2 * self._run_s)))
+                num_pairs = min(3, int(left_s / (2 * self._run_s)))
                 if num_pairs >= 1:
                     self._say(f"trying {best.rule} for longer")
                     setting, first = self._tried[best.rule]
                     settings, of_run = (self._before, setting), best.parts == RUN_PARTS
                     more = take_turns(
-                        lambda side: self._rate(settings[side], of_run, LONGER), num_pairs
+                        lambda side: self._rate(settings[side], of_run, 1.3), num_pairs
                     )
                     pairs = Pairs(first.before + more.before, first.after + more.after)
-                    tried = replace(best, gain=pairs.gain, spread=pairs.spread, tried=True)
-                    by_rule[best.rule] = tried
+                    by_rule[best.rule] = replace(
+                        best, gain=pairs.gain, spread=pairs.spread, tried=True
+                    )
         return list(by_rule.values())
 
     def _try(self, verdict: Verdict, folder: str) -> Verdict:
-        """Return the verdict with its measured gain, and what packing everything would take.
-
-        A sample is packed in ``folder``.
-        """
+        """Return the verdict with its measured gain. ``folder`` is for a sample of the store."""
         repack, words = verdict.repack, [*verdict.overrides, *verdict.trial]
         if repack is not None and self._facts.storage is not None:
             self._say(f"packing a sample to try {verdict.rule}")
             os.mkdir(folder)
             num_records = self._facts.storage.num_records
             # Not more than the store has: epochs of few steps are slower, before and after packing.
-            wanted = min(SAMPLE_BATCHES * self._facts.batch_size, num_records)
-            path = f"{folder}/sample{ENDINGS[repack.output]}"
+            wanted = min(16 * self._facts.batch_size, num_records)
+            path = f"{folder}/sample.h5"
             record_s, size = write_sample(repack, path, wanted, SAMPLE_SHARE * self._seconds)
             pack_s = record_s * num_records / self._facts.num_cores
             verdict = replace(verdict, pack_s=pack_s, disk_bytes=size * num_records)
-            words = [f"data={repack.output}", f"data.train={path}", f"data.val={path}", *words]
+            words = ["data=hdf5", f"data.train={path}", f"data.val={path}", *words]
         setting = self._compose(words)._replace(threads=verdict.threads)
         self._say(f"trying {verdict.rule}")
         of_run = verdict.parts == RUN_PARTS
@@ -312,7 +298,7 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
         repack = verdict.repack
         for path, target in repack.paths.values():
             prepare = Preparation(**repack.options)
-            work = packing.Packing(_input(repack, path), WRITERS[repack.output], target, prepare)
+            work = packing.Packing(_input(repack, path), HDF5Writer, target, prepare)
             pack_store.pack(work, None)
         note = f"packed: {', '.join(target for _, target in repack.paths.values())}"
     settings = (compose(()), compose(verdict.words)._replace(threads=verdict.threads))
@@ -328,13 +314,11 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
 def measured_rate(
     setting: Setting, of_run: bool, seconds: float, burn_in_s: float, number: int
 ) -> float:
-    """Return the records per second of training, or of a run that validates, saves and reports.
-
-    Training reads epochs that no other ``number`` reads.
-    """
+    """Return the records per second of training, or of a run that validates, saves and reports."""
     if of_run:
         return measure_run.run_rate(setting.config, setting.allowed, seconds + burn_in_s)
-    with closing(setting.probe(NUM_WINDOWS, FIRST_EPOCH + number)) as probe:
+    # Each in epochs of its own, because records that were read are in memory.
+    with closing(setting.probe(num_windows=4, epoch=1000 + number)) as probe:
         return probe.train(seconds, burn_in_s).records_per_s
 
 
@@ -359,9 +343,9 @@ def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tupl
         num_different += len(chunks[-1].keys)
     record_s = (time.perf_counter() - begin) / num_different
     num_bytes = max(1, sum(map(jobs.chunk_bytes, chunks)))
-    times = max(1, min(-(-wanted // num_different), LARGEST_BYTES // num_bytes))
+    times = max(1, min(-(-wanted // num_different), (512 << 20) // num_bytes))
     total = num_different * times
-    writer = WRITERS[repack.output](path, fields=fields, num_records=total)
+    writer = HDF5Writer(path, fields=fields, num_records=total)
     try:
         for number in range(times):
             for chunk in chunks:

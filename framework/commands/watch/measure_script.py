@@ -26,10 +26,6 @@ from framework.measure.usage import MachineUse
 from framework.order.batches import spread
 from framework.system.rng import generator_mark, kept_generators
 
-ITEMS_S = 1.0  # for reading items
-MOST_ITEMS = 64
-SAMPLED_S = 0.3  # for sampling which lines make them
-NUM_CHECKED = 16  # items that are read twice
 MOST_LINES = 3
 LEAST_LINE = 0.1  # a line with a smaller share is left out
 
@@ -51,8 +47,7 @@ def gather_script_facts(hooks: TorchHooks, machine: MachineUse, may_read: bool) 
         path = title_of(dataset)
         module, _, name = path.partition(".")
         script = sys.modules["__main__"]
-        if module == "__main__" and script.__file__ is not None:
-            # under this path another program imports the class
+        if module == "__main__" and script.__file__ is not None:  # as another program imports it
             spec = script.__spec__  # of a script that was started by ``-m``
             path = f"{Path(script.__file__).stem if spec is None else spec.name}.{name}"
         loader_facts = LoaderFacts(
@@ -89,7 +84,7 @@ def measure_items(dataset: Any) -> ItemFacts:
     """Read items of a copy: a handle that the Dataset opened here would break in forked workers."""
     dataset = deepcopy(dataset)
     num_items = len(dataset)
-    order = spread(num_items, min(MOST_ITEMS, num_items)).tolist()
+    order = spread(num_items, min(64, num_items)).tolist()
     images: list[tuple[int, int]] = []
     times_s: list[float] = []
     with _noted_images(images, times_s):
@@ -100,7 +95,7 @@ def measure_items(dataset: Any) -> ItemFacts:
         for index in order:
             dataset[index]
             num_read += 1
-            if time.perf_counter() - start > ITEMS_S:
+            if time.perf_counter() - start > 1.0:
                 break
         took_s = time.perf_counter() - start
         cpu_s = time.process_time() - cpu_s
@@ -108,7 +103,7 @@ def measure_items(dataset: Any) -> ItemFacts:
     sampler = StackSampler("items")
     sampler.start()
     try:
-        while time.perf_counter() - start < took_s + SAMPLED_S:
+        while time.perf_counter() - start < took_s + 0.3:
             dataset[next(indices)]
     finally:
         sampler.stop()
@@ -135,7 +130,6 @@ def measure_items(dataset: Any) -> ItemFacts:
 
 @contextmanager
 def _noted_images(images: list[tuple[int, int]], times_s: list[float]) -> Generator[None]:
-    """Note the size of each image that Pillow or OpenCV decodes, and the time that it takes."""
     undo = ExitStack()
 
     def replace(owner: Any, name: str, size: Callable[[Any, Any], tuple[int, int]]) -> None:
@@ -165,16 +159,12 @@ def _noted_images(images: list[tuple[int, int]], times_s: list[float]) -> Genera
 
 
 def repeated_item_bytes(dataset: Any) -> tuple[int, str]:
-    """Read some items twice. Return the bytes of one, and "".
-
-    If packing could not replace the items, return 0 and the reason: they are random, differ in
-    their shapes, or hold more than numbers.
-    """
+    """Read some items twice. Return the bytes of one, or 0 and why packing cannot replace them."""
     num_items = len(dataset)
     with kept_generators(HOST):
         before = generator_mark()
         first = _arrays(dataset[0])
-        for index in spread(num_items, min(NUM_CHECKED, num_items)).tolist():
+        for index in spread(num_items, min(16, num_items)).tolist():
             item, again = _arrays(dataset[index]), _arrays(dataset[index])
             if first.keys() != item.keys():
                 return 0, f"item {index}: has other fields than item 0"

@@ -29,8 +29,6 @@ from framework.measure.stack_sampler import StackSampler
 OUTSIDE = "outside"  # between the last batch of an epoch and the first one of the next
 VALIDATION = "validation"
 OTHER = "other"  # after the optimizer has stepped, and what no other span covers
-# One step in so many asks for the CPU time of this process, which takes 80 us beside busy threads.
-CPU_EVERY = 16
 NESTS = (dict, list, tuple)  # a tuple, since a union would be made at each step
 SAMPLED_STEP = 3  # the step whose waiting calls are noted
 FIRST_STEP = 4  # whose stack is sampled
@@ -90,7 +88,7 @@ class TorchHooks:
         self._handles: list[RemovableHandle] = []
         # The hook of modules is added and removed in each step. A new handle would take 4 us.
         self._module_hook = self._before_module
-        self._module_hooks: dict[int, Any] = {}
+        self._module_hooks: Any = {}
         self._module_key = 0
         self._undo: list[Callable[[], object]] = []
         self._clock = make_clock(self.device)
@@ -108,8 +106,7 @@ class TorchHooks:
         self.is_on = True
         handle = register_module_forward_pre_hook(self._module_hook)
         self._handles = [handle, register_optimizer_step_post_hook(self._after_optimizer)]
-        hooks: Any = handle.hooks_dict_ref()
-        self._module_hooks = hooks
+        self._module_hooks = handle.hooks_dict_ref()
         self._module_key = handle.id
         self._disarm()
         self._replace(DataLoader, "__iter__", self._iterating)
@@ -120,7 +117,6 @@ class TorchHooks:
         os.register_at_fork(after_in_child=self._turn_off)
 
     def remove(self) -> None:
-        """Remove all hooks. Does nothing the second time."""
         self._turn_off()
         self.calls.stop()
         self._stop_sampling()
@@ -194,7 +190,7 @@ class TorchHooks:
             self._phase = Phase.BATCH
             self._got_s = now = time.perf_counter()
             steps = self.counts.steps
-            if steps % CPU_EVERY == 0:
+            if steps % 16 == 0:  # it takes 80 us beside busy threads
                 self._got_cpu_s = time.process_time()
             if self._is_epoch_start:
                 self._is_epoch_start = False
@@ -248,7 +244,6 @@ class TorchHooks:
             self.sampler.stop()
 
     def _before_module(self, module: nn.Module, inputs: Any) -> None:
-        """Record the first call since a batch of a module that has parameters."""
         if torch.compiler.is_compiling() or not self.is_on or get_ident() != self._thread:
             return
         if module is not self.root:
@@ -286,7 +281,6 @@ class TorchHooks:
         return run_backward
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Record that an optimizer has stepped. Its span begins where backward has ended."""
         if self.is_on and get_ident() == self._thread:
             if not self._has_stepped:  # batches were counted as steps
                 self._has_stepped = self._is_first = True
@@ -294,7 +288,6 @@ class TorchHooks:
             self._phase = Phase.STEPPED
 
     def _end_part(self, now: float) -> None:
-        """Name the time since the last mark by what the script did last."""
         is_computing = self._phase in (Phase.BACKWARD, Phase.STEPPED)
         counts = self.counts
         if not counts.before_s:  # forget what came before the first batch

@@ -35,7 +35,6 @@ torchrun --nproc-per-node 2 --no-python paceline watch train.py
 keys, which stand before the script
   steps: null          # report after so many steps; the script then continues without being watched
   output: null         # JSON file for all figures"""
-IMPORTER = "<frozen importlib"
 OURS = str(Path(__file__).parent) + os.sep
 ROOT = str(Path(framework.__file__).parents[1])
 
@@ -82,11 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse_watch(arguments: Sequence[str]) -> WatchWords:
-    """Separate our keys from the script and its words.
-
-    Raises:
-        ConfigError: C358 for a wrong key or value, or without a script.
-    """
+    """Separate our keys from the script and its words. ConfigError C358 for a wrong one, or none."""
     own: dict[str, str] = {}
     words = list(arguments)
     while words and words[0].partition("=")[1] and not os.path.exists(words[0]):
@@ -118,7 +113,6 @@ class Watch:
         self._is_first = os.environ.get("RANK", "0") == "0"
 
     def begin(self) -> None:
-        """Install the hooks. Torch has just been imported."""
         from framework.commands.watch import torch_hooks  # noqa: PLC0415
         from framework.measure.usage import MachineWatch  # noqa: PLC0415
 
@@ -140,7 +134,6 @@ class Watch:
             self._hooks.loader = None  # ends its workers, as the end of the script would
 
     def say(self, line: str) -> None:
-        """Print a line, if this is the first rank."""
         if self._is_first:
             say(line, sys.stderr)
 
@@ -205,8 +198,7 @@ class _ScriptLoader(SourceFileLoader):
 def run_script(asked: WatchWords) -> BaseException | None:
     """Run the script as ``__main__``. Return the exception that ended it, if any.
 
-    Raises:
-        ConfigError: C359 if there is no such script, or its folder hides our package.
+    ConfigError C359 if there is no such script, or its folder hides our package.
     """
     folder = os.getcwd()
     if not asked.is_module:
@@ -255,9 +247,7 @@ def run_script(asked: WatchWords) -> BaseException | None:
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
-    """Remove our frames, and those that start a script, from the tracebacks of an error, its
-    causes and its contexts.
-    """
+    """Remove our frames, and those that start a script, from all tracebacks of an error."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -270,7 +260,7 @@ def _without_our_frames(error: BaseException) -> BaseException:
         trace = part.__traceback__
         while trace is not None:
             file = trace.tb_frame.f_code.co_filename
-            if not file.startswith(OURS) and (frames or not file.startswith(IMPORTER)):
+            if not file.startswith(OURS) and (frames or not file.startswith("<frozen importlib")):
                 frames.append(trace)
             trace = trace.tb_next
         # Not new ones: Python knows no line for some instructions, and takes no traceback without.
