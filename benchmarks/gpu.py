@@ -574,7 +574,7 @@ def operations_of(bench: Bench, words: list[str]) -> float:
     """Return the floating-point operations of one record, forward and backward."""
     with closing(bench.probe(*words)) as probe:
         model = probe.assembly.build("model").to(bench.device)
-        image = torch.randn(2, *probe.batch()["image"].shape[1:], device=bench.device)
+        image = torch.randn(2, *probe.batch["image"].shape[1:], device=bench.device)
     with FlopCounterMode(display=False) as counter:
         model(image).sum().backward()
     return counter.get_total_flops() / 2

@@ -20,7 +20,6 @@ MOST_EVENTS = 512  # marks that may wait before those whose events have happened
 STEP_ENDS = "report"  # the name of a step's last mark
 SKIPPED = ""  # the name of a mark whose time does not count
 MOST_ROWS = 512  # steps that are kept between two reports; of more, every second one is dropped
-UPDATE = "optimizer"  # the first span after the exchange of the gradients
 SAMPLED_EVERY = 16  # steps; on a GPU, the marks of one step cost 30 us of the host
 
 # Of a trace (``debug=profile``).
@@ -30,8 +29,6 @@ WARM_UP = 2  # steps that are traced but thrown away
 TRACED = 6  # steps that are kept
 LEAST_STEPS = UNTRACED + WARM_UP + TRACED
 ANCHOR = "paceline clock"  # an event whose time is known in both clocks
-QUIET = "6"  # KINETO_LOG_LEVEL that hides even start and stop
-TRACK = 1  # the number of the thread that shows our spans
 
 Row = tuple[float, ...]  # as in ``KnowsOwnWork.own_work``
 
@@ -123,7 +120,6 @@ class OwnWork:
         self._pending_s = 0.0  # exchange since the last span
 
     def mark(self, name: str, took_s: float) -> None:
-        """Count a mark ``took_s`` after the one before it."""
         if name == OWN:
             self._carried_s += took_s
         elif name == EXCHANGE:
@@ -136,7 +132,7 @@ class OwnWork:
                 self._exchange_s += self._pending_s
             seconds = took_s + self._carried_s
             self._carried_s = self._pending_s = 0.0
-            if name == UPDATE:  # a row ends
+            if name == "optimizer":  # the first span after the exchange of the gradients
                 if self._exchange_s and self._number % self._stride == 0:
                     own_s = self._own_s.values()
                     self._rows.append((float(self._number), self._exchange_s, *own_s))
@@ -302,13 +298,11 @@ class CudaClock(Clock):
         return self._work.take()
 
     def _begin(self) -> None:
-        """Begin a step that is measured."""
         self._left = 0
         self._stream = torch.cuda.current_stream(self._device)
         self.mark(SKIPPED)
 
     def _end_step(self) -> None:
-        """Measure the next step if it follows a lap."""
         self._has_ended = True
         if self._has_lapped:
             self._has_lapped = False
@@ -317,7 +311,6 @@ class CudaClock(Clock):
                 self._begin()
 
     def _count_marks(self) -> None:
-        """Count the marks whose events have happened, and make their events free again."""
         marks = self._marks
         while marks and marks[0].event.query():
             mark = marks.popleft()
@@ -343,7 +336,6 @@ class CudaClock(Clock):
                     self._typical = step
 
     def _add(self, step: dict[str, Span], count: int) -> None:
-        """Add the spans of one step ``count`` times."""
         if count:
             times = {name: span.scaled(count) for name, span in step.items()}
             self._spans = merged(self._spans, times)
@@ -357,12 +349,9 @@ class NoClock(Clock):
 def make_clock(
     device: torch.device, how: bool | str = True, of_rank: bool = False
 ) -> HostClock | CudaClock | NoClock:
-    """Return the clock for a device.
+    """Return the clock for a device, or for one of several ranks.
 
-    Args:
-        device: CPU or CUDA.
-        how: True, False for a clock that is off, or ``full`` to measure every step on a GPU, too.
-        of_rank: Whether it is the clock of one of several ranks.
+    ``how`` is True, False for a clock that is off, or ``full`` to measure every step on a GPU, too.
     """
     if not how:
         return NoClock()
@@ -383,7 +372,7 @@ class ProfiledClock(Clock):
         self._anchor_s: float | None = None
         self._drawn: list[tuple[str, float, float]] = []  # name, start and end in host seconds
         if not torch.cuda.is_available():  # with CUDA, CUPTI may have something to say
-            os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
+            os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # hides even start and stop
         steps = schedule(wait=UNTRACED, warmup=WARM_UP, active=TRACED, repeat=1)
         self._tracer: profile | None = profile(
             schedule=steps, on_trace_ready=self._save, record_shapes=True
@@ -415,8 +404,7 @@ class ProfiledClock(Clock):
         return self._clock.spans()
 
     def close(self) -> None:
-        tracer = self._tracer
-        self._tracer = None
+        tracer, self._tracer = self._tracer, None
         if tracer is not None:
             tracer.stop()
 
@@ -429,17 +417,15 @@ class ProfiledClock(Clock):
             anchors = (event["ts"] for event in events if event.get("name") == ANCHOR)
             anchor_us = next(anchors, None)
             if anchor_us is not None and self._anchor_s is not None:
-                track = {"pid": os.getpid(), "tid": TRACK}
+                track = {"pid": os.getpid(), "tid": 1}
                 title = {"name": "paceline spans, in host time"}
                 index = {"sort_index": -1}
                 events.append({"ph": "M", "name": "thread_name", **track, "args": title})
                 events.append({"ph": "M", "name": "thread_sort_index", **track, "args": index})
                 kind = {"ph": "X", "cat": "user_annotation", **track}
                 for name, start, end in self._drawn:  # events have microseconds
-                    start_us = anchor_us + 1e6 * (start - self._anchor_s)
-                    events.append(
-                        {**kind, "name": name, "ts": start_us, "dur": 1e6 * (end - start)}
-                    )
+                    times = {"ts": anchor_us + 1e6 * (start - self._anchor_s)}
+                    events.append({**kind, "name": name, **times, "dur": 1e6 * (end - start)})
             temporary.write_text(json.dumps(trace), encoding="utf-8")
         self._anchor_s = None
 

@@ -18,11 +18,6 @@ import torch
 ROOT = Path("/sys/fs/cgroup")
 SYSTEM = Path("/sys")
 UNLIMITED = 1 << 60  # bytes; version 1 of cgroups writes the largest number of pages for "max"
-# The share of the machine's memory that is kept for others, and the least bytes.
-SPARE = 0.1
-LEAST_SPARE = 1 << 29
-PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
-IN_MEMORY = ("tmpfs", "ramfs")
 NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "9p", "glusterfs", "beegfs", "gpfs", "virtiofs"
 }  # fmt: skip
@@ -108,7 +103,6 @@ def _quota(folder: Path) -> float:
 
 
 def _number(*files: Path) -> int | None:
-    """Return the number in the first file that has one."""
     for file in files:
         with suppress(ValueError, IndexError):  # "max" is no number
             return int(_words(file)[0])
@@ -130,7 +124,6 @@ CGROUPS = Cgroups()
 
 
 def peak_rss_bytes() -> int:
-    """Return the most physical memory this process ever held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -148,15 +141,13 @@ def process_cpu_s(pid: int) -> float | None:
     psutil counts hundredths of a second. Source: glibc's ``clock_getcpuclockid``.
     """
     try:
-        return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)
+        return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of a whole process
     except (OSError, OverflowError):
         return None
 
 
 def cores_cpu_s() -> tuple[float, float]:
-    """Return the CPU time that all programs took on the cores this process may run on, and the
-    time of these cores that a hypervisor gave to other machines.
-    """
+    """Return the CPU time that all programs took on our cores, and that a hypervisor took."""
     times: Any = psutil.cpu_times(percpu=True)
     cores = [times[core] for core in os.sched_getaffinity(0) if core < len(times)]
     busy_s = sum(each.user + each.nice + each.system + each.irq + each.softirq for each in cores)
@@ -173,10 +164,9 @@ def num_cores() -> int:
 
 
 def stay_on_gpu_node(device: torch.device) -> None:
-    """Let this rank, one of several on this host, run only on the cores of its GPU's NUMA node.
+    """Let one of several ranks on this host run only on the cores of its GPU's NUMA node.
 
     Nothing happens if the system does not name the node, or if none of its cores is allowed.
-    ``num_cores`` still counts all cores, which the ranks of this host share.
     """
     if device.type != "cuda" or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == 1:
         return
@@ -238,7 +228,7 @@ def available_memory_bytes() -> int:
 
 def spare_bytes() -> int:
     """Return the memory to leave to other programs when taking all that is free."""
-    return max(LEAST_SPARE, int(SPARE * total_memory_bytes()))
+    return max(1 << 29, int(0.1 * total_memory_bytes()))
 
 
 def machine() -> dict[str, Any]:
@@ -275,7 +265,7 @@ def disk_kind(path: str) -> str:
     ]
     # A later mount hides an earlier one in the same place.
     system = max(mounts, default=(0, 0, "no such mount"))[2]
-    if system in IN_MEMORY:
+    if system in ("tmpfs", "ramfs"):
         return "memory"
     if system in NETWORK or system.startswith("fuse."):
         return "network"
@@ -305,10 +295,7 @@ class DiskRate(NamedTuple):
 
 
 def disk_rate(pieces: Sequence[Piece], seconds: float) -> DiskRate | None:
-    """Measure reading ``pieces`` in about ``seconds``.
-
-    None if the cache cannot be passed by, or if there is too little to read.
-    """
+    """Measure reading ``pieces``. None for too few, or if the cache cannot be passed by."""
     half = len(pieces) // 2
     try:
         cold = _rate(pieces[:half], seconds / 2)

@@ -33,8 +33,6 @@ DEEPEST = 200  # frames that are looked at
 
 
 class CodeLine(NamedTuple):
-    """A line of code."""
-
     file: str
     line: int
     function: str
@@ -95,7 +93,6 @@ class StackSampler:
         self._switch_s = 0.0
 
     def switch(self, label: str) -> None:
-        """Begin what is called ``label``."""
         now_s = perf_counter()
         self._labeled_s[self.label] += now_s - self._since_s
         self.label = label

@@ -127,17 +127,14 @@ class Pairs:
 
     @property
     def ratios(self) -> list[float]:
-        """The second rate over the first, pair by pair."""
         return [after / before for before, after in zip(self.before, self.after, strict=True)]
 
     @property
     def gain(self) -> float:
-        """The median ratio."""
         return median(self.ratios)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """The quartiles of the ratios."""
         low, _, high = quartiles(self.ratios)
         return low, high
 

@@ -14,7 +14,6 @@ import torch
 
 from framework.measure.host import Cgroups, cores_cpu_s, peak_rss_bytes, process_cpu_s, rss_bytes
 
-GPU_EVERY_S = 1.0  # NVML itself samples once in 1/6 to 1 s
 OTHERS_EVERY_S = 1.0  # the kernel counts hundredths
 PRESSURE = Path("/proc/pressure/memory")
 NUM_PROGRAMS = 3  # other programs that are named
@@ -44,8 +43,8 @@ class Usage:
         Returns:
             cpu_cores: Cores that this process kept busy, reader threads included.
             workers_cpu_cores: Cores that all its worker processes kept busy together.
-            others_cpu_cores: Cores that other programs kept busy, of those this process may use.
-                Measured once a second, and only in a run of one rank.
+            others_cpu_cores: Cores that other programs kept busy, of those this process may use;
+                only in a run of one rank.
             peak_rss_bytes: The most physical memory this process ever held.
             peak_tree_rss_bytes: The same with its workers, at a lap. Shared pages count in each.
             peak_device_bytes: The most that tensors ever held on the device.
@@ -80,7 +79,7 @@ class Usage:
             self._own_s = 0.0
         if self._device.type == "cuda":
             usage["peak_device_bytes"] = float(torch.cuda.max_memory_allocated(self._device))
-            if self._asks_nvml and now - self._asked_at >= GPU_EVERY_S:
+            if self._asks_nvml and now - self._asked_at >= 1.0:  # NVML itself samples as rarely
                 self._asked_at = now
                 self._slow |= self._gpu_busy_share()
         return usage | self._slow
@@ -168,7 +167,6 @@ class MachineWatch:
         )
 
     def _counters(self, own: list[psutil.Process]) -> dict[str, float]:
-        """Return counters that only grow; 0 for what this system does not count."""
         swap, quota = psutil.swap_memory(), self._cgroups.throttle()
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         children = [process_cpu_s(process.pid) or 0.0 for process in own[1:]]

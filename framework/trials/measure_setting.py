@@ -46,8 +46,6 @@ from framework.trials.probe import Probe
 from framework.trials.trial_process import MODULE, ReadFacts
 
 Answer = dict[str, Any]
-BLOCK = bytes(1 << 20)  # hashing a large block releases Python's lock, so all cores work
-YARDSTICK_S = 0.1
 
 
 def main() -> None:
@@ -68,11 +66,7 @@ def main() -> None:
 
 
 def answer_to(request: dict[str, Any]) -> Answer:
-    """Return the figures, or why there are none.
-
-    ``error`` is the name and the arguments of a PacelineError, ``failed`` what else was raised.
-    ``memory`` says whether memory was used up.
-    """
+    """Return the figures, or what was raised and whether memory was used up."""
     allowed = tuple(request["allowed"])
     find_packages(allowed)
     torch.set_num_threads(host.threads_per_rank())  # as training does
@@ -132,16 +126,13 @@ def measure_ranks(request: dict[str, Any], num_ranks: int) -> Answer:
 
 def together(ranks: list[Answer]) -> Answer:
     """Combine the answers of ranks: add their records per second, average their spans."""
-    spans = {
-        name: fmean(rank["spans_s"].get(name, 0.0) for rank in ranks)
-        for name in ranks[0]["spans_s"]
-    }
+    names = ranks[0]["spans_s"]
+    spans = {name: fmean(rank["spans_s"].get(name, 0.0) for rank in ranks) for name in names}
     windows = [sum(rates) for rates in zip(*(rank["windows"] for rank in ranks), strict=False)]
     return {**ranks[0], "windows": windows, "spans_s": spans}
 
 
 def read_facts(assembly: Assembly) -> Answer:
-    """Return how a setting reads, as the fields of `ReadFacts`."""
     source: Any = assembly.train_source
     cores = host.cores_per_rank()
     num_workers = assembly.config["workers"]["num"]
@@ -166,18 +157,16 @@ def read_facts(assembly: Assembly) -> Answer:
 
 
 def yardstick() -> float:
-    """Return the MiB per second that all cores of this process hash together.
-
-    This is the speed of the machine itself, which no change of the code can slow down.
-    """
+    """Return the MiB per second that all cores hash together, whatever the code is."""
     cores = host.num_cores()
-    end = time.perf_counter() + YARDSTICK_S
+    block = bytes(1 << 20)  # hashing a large block releases Python's lock, so all cores work
+    end = time.perf_counter() + 0.1
 
     def rate(_: int) -> float:
         start = time.perf_counter()
         count = 0
         while count == 0 or time.perf_counter() < end:
-            hashlib.sha256(BLOCK).digest()
+            hashlib.sha256(block).digest()
             count += 1
         return count / (time.perf_counter() - start)
 
@@ -232,7 +221,7 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def _status_bytes(name: str) -> int:
-    """Return an entry of /proc/self/status; 0 if it is missing. psutil does not know VmHWM."""
+    """Return an entry of /proc/self/status, or 0: psutil does not know VmHWM."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith(f"{name}:"):

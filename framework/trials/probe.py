@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any, final
 
@@ -53,33 +54,25 @@ class Rate:
 @final
 @dataclass
 class Windows:
-    """Counts records in windows of time, after the device has processed them.
+    """Counts records in windows of time, after the device has processed them."""
 
-    Attributes:
-        seconds: The length of all windows together.
-        burn_in_s: The time before the first window.
-        device: The device to wait for.
-        num_windows: The number of windows.
-        limit_s: If steps are longer than windows, stop this long after the start with the windows
-            that are full, but at least one.
-        ahead: Batches that may be ready at the start. The first window starts after twice as many,
-            or after another half of ``seconds``: workers deliver at once what they read meanwhile.
-        ready: Returns the batches that are ready now. If they become fewer, the windows consumed
-            batches that were prepared before, and these do not count.
-        num_starting: Worker processes that have to start, each of which delivers one of the first
-            batches. The burn-in begins when all have, or after `LONGEST_START_S`.
-        period: Steps of an epoch. A window that has seen half an epoch continues until it has seen
-            whole epochs. In a short epoch, the first steps wait and the last only compute.
-    """
-
-    seconds: float
-    burn_in_s: float
-    device: torch.device
+    seconds: float  # of all windows together
+    burn_in_s: float  # before the first window
+    device: torch.device  # to wait for
     num_windows: int = NUM_WINDOWS
+    # If steps are longer than windows, at least one window is filled until so long after the start.
     limit_s: float = math.inf
+    # Batches that may be ready at the start. The first window starts after twice as many, or after
+    # another half of ``seconds``: workers deliver at once what they read meanwhile.
     ahead: int = 0
+    # Returns the batches that are ready now. If they become fewer, the windows consumed batches
+    # that were prepared before, and these do not count.
     ready: Callable[[], int] = int
+    # Worker processes that have to start, each of which delivers one of the first batches. The
+    # burn-in begins when all have, or after `LONGEST_START_S`.
     num_starting: int = 0
+    # Steps of an epoch. A window that has seen half an epoch continues until it has seen whole
+    # epochs. In a short epoch, the first steps wait and the last only compute.
     period: int = 1
 
     def __post_init__(self) -> None:
@@ -137,7 +130,6 @@ class Windows:
         return len(self.rates) == self.num_windows or (now > self._limit and bool(self.rates))
 
     def rate(self, spans_s: dict[str, float]) -> Rate:
-        """Return the rate, once all windows are full."""
         num_used_up = max(0, self._num_ready - self.ready())
         used_up = num_used_up * self._num_records / max(1, self._num_steps)
         used_up = min(used_up, self._num_records / 2)  # a few steps might have nothing left
@@ -182,8 +174,6 @@ class Probe:
         if workers["num"] == AUTO:  # a tuner would change what is measured
             self.config = {**self.config, "workers": {**workers, "num": None}}
         self.assembly = Assembly(self.config, allowed)
-        self._batch: Batch | None = None
-        self._host_batch: Batch | None = None
 
     def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Take device batches as fast as they come."""
@@ -212,58 +202,54 @@ class Probe:
                     if windows.count(len(batch["index"])):
                         return num_batches
 
-    def train(self, seconds: float, burn_in_s: float = 1.0) -> Rate:
-        """Take training steps."""
-        return self._steps(seconds, burn_in_s)
-
     def visit(self, seconds: float, burn_in_s: float) -> Rate:
         """Take at least three training steps, in one window; the first does not count."""
-        return self._steps(seconds, burn_in_s, is_visit=True)
+        return self.train(seconds, burn_in_s, is_visit=True)
 
     def compute(
         self, seconds: float, burn_in_s: float = 1.0, num_records: int | None = None
     ) -> Rate:
         """Take training steps that repeat one batch (of ``num_records``) and never wait."""
-        batch = self.batch()
+        batch = self.batch
         if num_records is not None:
             batch = taken(batch, torch.arange(num_records) % len(batch["index"]))
-        return self._steps(seconds, burn_in_s, batch)
+        return self.train(seconds, burn_in_s, batch)
 
+    @cached_property
     def batch(self) -> Batch:
-        """Return the first device batch, which is read once."""
-        if self._batch is None:
-            with closing(self.assembly.train.epoch(0)) as batches:
-                self._batch = next(batches).batch
-        return self._batch
+        """The first device batch."""
+        with closing(self.assembly.train.epoch(0)) as batches:
+            return next(batches).batch
 
+    @cached_property
     def host_batch(self) -> Batch:
-        """Return the first host batch, which is read once."""
-        if self._host_batch is None:
-            with closing(self.assembly.train_source.batches(0)) as batches:
-                self._host_batch = next(batches).batch
-        return self._host_batch
+        """The first host batch."""
+        with closing(self.assembly.train_source.batches(0)) as batches:
+            return next(batches).batch
 
     @property
     def ahead(self) -> int:
         """Batches that the source and the loader may read ahead of a step."""
-        source = self.assembly.train_source
-        loader = self.assembly.train
+        source, loader = self.assembly.train_source, self.assembly.train
         of_source = source.num_ahead if isinstance(source, WorkerSource) else 0
         # by type, since a user's loader may use the same names for something else
-        of_loader = loader.depth if isinstance(loader, PrefetchLoader) else 0
-        return of_source + of_loader
+        return of_source + (loader.depth if isinstance(loader, PrefetchLoader) else 0)
 
     def ready(self) -> int:
-        """Return the batches that are ready in the loader."""
         loader = self.assembly.train
         return loader.occupancy.newest if isinstance(loader, PrefetchLoader) else 0
 
     def close(self) -> None:
         self.assembly.close()
 
-    def _steps(
-        self, seconds: float, burn_in_s: float, batch: Batch | None = None, is_visit: bool = False
+    def train(
+        self,
+        seconds: float,
+        burn_in_s: float = 1.0,
+        batch: Batch | None = None,
+        is_visit: bool = False,
     ) -> Rate:
+        """Take training steps, all with the same ``batch`` if it is given."""
         counted = Counted(self.assembly, batch)
         device = self.assembly.device
         ahead = self.ahead if batch is None else 0

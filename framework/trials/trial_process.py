@@ -73,10 +73,8 @@ class Measured:
 class TrialProcess:
     """A process that measures settings, one after another; a new one after each failure.
 
-    Args:
-        limit: The bytes of memory that the process may take; ``free``: what the host has available,
-            less a spare. None: no limit. With a limit, the process is also ended before it uses up
-            the machine's memory.
+    With a ``limit`` of memory, in bytes or ``free`` for what the host has less a spare, the process
+    is also ended before it uses up the machine's memory.
     """
 
     def __init__(self, limit: int | str | None = None) -> None:
@@ -102,15 +100,10 @@ class TrialProcess:
         epoch: int = 0,
         limit_s: float = math.inf,
     ) -> Measured:
-        """Measure a setting once.
+        """Measure a setting once, until it fails after ``limit_s``.
 
-        Args:
-            setting: What to measure.
-            what: train, loader, host or compute; visit: training steps, briefly.
-            seconds: How long to measure.
-            burn_in_s: Seconds before it that do not count.
-            epoch: Where the order starts. Another epoch does not repeat the records just read.
-            limit_s: The setting fails after so many seconds.
+        ``what`` is train, loader, host, compute, or visit for few training steps. Another ``epoch``
+        does not repeat the records just read.
         """
         times = {"seconds": seconds, "burn_in": burn_in_s, "epoch": epoch}
         answer = self._ask(setting, {"what": what, **times}, limit_s)
@@ -179,7 +172,6 @@ class TrialProcess:
         return {"failed": f"the process was lost: {how}", "memory": True}
 
     def _wait(self, answers: IO[str], until: float) -> dict[str, Any]:
-        """Wait for an answer. Return a failure if waiting any longer is no use."""
         look_s = None
         if self.limit is not None or until < math.inf:
             look_s = LOOK_S
@@ -194,10 +186,7 @@ class TrialProcess:
         return {}
 
     def _end(self, grace_s: float) -> None:
-        """Wait for the end of the process, then kill its session.
-
-        Ranks have sessions of their own and die with the process that started them.
-        """
+        """Wait for the process, then kill its session. Its ranks, in sessions of their own, die."""
         process, self.process = self.process, None
         if process is None or self._errors is None:
             return
@@ -223,10 +212,9 @@ def _error_of(answer: dict[str, Any], name: str) -> PacelineError:
 
 
 def in_turn(num_settings: int, repeats: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yield (repeat, setting) in the order of measuring, which ``seed`` determines.
+    """Yield (repeat, setting): every repeat has all settings, each in another order.
 
-    Every repeat has every setting, so that a machine that becomes slower is as slow for all, and
-    another order, so that no setting always follows the same one.
+    A machine that becomes slower is as slow for all, and no setting always follows the same one.
     """
     for repeat in range(repeats):
         for number in np.random.default_rng([seed, repeat]).permutation(num_settings):
@@ -241,10 +229,7 @@ def repeated(
     repeats: int,
     seed: int,
 ) -> Generator[tuple[int, int, Measured]]:
-    """Measure settings in turn, each ``repeats`` times, every time in a new process.
-
-    Yield the repeat, the number of the setting, and its figures. One that fails is not tried again.
-    """
+    """Yield (repeat, setting, figures), each in a new process. What fails is not tried again."""
     failed: set[int] = set()
     for repeat, number in in_turn(len(settings), repeats, seed):
         if number in failed:

@@ -100,7 +100,7 @@ def test_a_part_of_the_batch_can_be_computed(config):
     probe = Probe(config, (), num_windows=2)
     rate = probe.compute(0.05, 0.0, num_records=3)
     assert len(rate.windows) == 2
-    assert len(probe.batch()["index"]) == 8
+    assert len(probe.batch["index"]) == 8
     probe.close()
 
 

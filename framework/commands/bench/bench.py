@@ -63,8 +63,6 @@ machine, measure both sides in turn: A B A B.
 
 Exit code 1: something is slower, or runs no more."""
 
-WHATS = ("train", "loader", "host", "compute")
-
 
 @dataclass(frozen=True)
 class BenchOptions:
@@ -79,7 +77,7 @@ class BenchOptions:
 
 
 RULES = {
-    "what": Rule(str, choices=WHATS, number=185),
+    "what": Rule(str, choices=("train", "loader", "host", "compute"), number=185),
     "repeats": Rule(int, 1, 1000, number=185),
     "seconds": Rule(float, 0.01, 3600, number=185),
     "burn_in": Rule(float, 0, 3600, number=185),
@@ -88,10 +86,8 @@ RULES = {
     "threshold": Rule(float, 0, 10, number=185),
     "level": Rule(float, 1e-9, 1, number=185),
 }
-UNFORESEEN = 185  # the number of such an error
 START_S = 4.0  # until a process measures; measured on two cores
 Axes = dict[str, list[str]]
-OF_COMPARE = {"compare", "threshold", "level"}
 
 
 def main(arguments: list[str]) -> int:
@@ -111,7 +107,7 @@ def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
     own = words.own
     compares = "compare" in own
     for key in (*own, *(["--config-dir"] if words.config_dir is not None and compares else [])):
-        if (key in OF_COMPARE) != compares:
+        if (key in ("compare", "threshold", "level")) != compares:
             what = "has no effect with compare=" if compares else "needs compare="
             raise ConfigError(186, key, what, "leave it out")
     for word in words.others:
@@ -133,11 +129,8 @@ def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
 def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, list[str]]:
     """Split a command line into swept keys with their values, and the other words.
 
-    A recipe's own ``hydra.sweeper.params`` count too, unless the same key is typed. ``config_dir``
-    is the user's folder of groups and recipes.
-
-    Raises:
-        ConfigError: C100 for what Hydra cannot read, C186 for a sweep that is no list of values.
+    A recipe's own ``hydra.sweeper.params`` count too, unless the same key is typed. ConfigError
+    C100 for what Hydra cannot read, C186 for a sweep that is no list of values.
     """
     with explained("train", words, config_dir), hydra_session("train", config_dir) as hydra:
         parser = OverridesParser.create(hydra.config_loader)
@@ -252,7 +245,7 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
             print(f"a page of them: paceline report {shlex.quote(str(path))}", flush=True)
     failures = list(errors.values())
     if any("repeat" in line for line in bench.lines):
-        failures = [error for error in failures if error.args[0] == UNFORESEEN]
+        failures = [error for error in failures if error.args[0] == 185]  # unforeseen
     if not failures:
         return 0
     print(failures[0], file=sys.stderr)
@@ -262,11 +255,9 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
 def _settings(
     axes: Axes, fixed: Sequence[str], grant: Grant, config_dir: str | None
 ) -> tuple[list[Choice], list[TrialSetting], dict[str, PacelineError]]:
-    """Compose every combination and pack its stores.
+    """Return all choices, the settings that can run, and the errors of the others by name.
 
-    Returns:
-        All choices, the settings that can run, and the errors of the others by name. If none can
-        run, the first error is raised.
+    Their stores are packed. If none can run, the first error is raised.
     """
     choices: list[Choice] = []
     settings: list[TrialSetting] = []

@@ -138,10 +138,7 @@ def read_lines(path: Path) -> Bench:
 
 
 def print_bench(cells: Sequence[BenchCell], what: str) -> None:
-    """Print a row for each cell, and the reason for each cell that does not run.
-
-    The rates are relative to that of the first cell that runs.
-    """
+    """Print each cell, relative to the first that runs, and why a cell does not run."""
     keys = list(dict.fromkeys(key for cell in cells for key in cell.choice))
     first = next((cell for cell in cells if cell.rates), None)
     heads = ["records/s", "spread", "relative", *(["waiting"] if what == "train" else [])]
@@ -308,7 +305,6 @@ def _yardsticks(benches: Sequence[Bench]) -> list[float]:
 
 
 def print_verdicts(verdicts: Sequence[CellVerdict], what: str) -> None:
-    """Print a row for each cell of two benches."""
     keys = list(dict.fromkeys(key for verdict in verdicts for key in verdict.choice))
     rows: list[list[str]] = []
     for verdict in verdicts:

@@ -131,7 +131,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
     burn_in_s = BURN_IN * seconds
     say("workers and loader")
     loader = probe.loader(LOADER * seconds, burn_in_s)
-    num_records = len(probe.batch()["index"])
+    num_records = len(probe.batch["index"])
     computes: list[Rate] = []
     wholes: list[Rate] = []
     watch = MachineWatch()
@@ -249,7 +249,7 @@ def _copy_rate(probe: Probe) -> float | None:
     device = probe.assembly.device
     if device.type != "cuda":
         return None
-    batch = probe.host_batch()
+    batch = probe.host_batch
     host_batch = pin({name: tensor.cpu() for name, tensor in tensors(batch).items()})
     times_s: list[float] = []
     for _ in range(13):

@@ -131,7 +131,7 @@ def _repeat(step: Callable[[], object], seconds: float) -> int:
 
 def _user_step(probe: Probe, switch: Callable[[str], None]) -> Callable[[], None]:
     """Return a function that trains one step, and calls ``switch`` with the name of each part."""
-    assembly, host = probe.assembly, probe.host_batch()
+    assembly, host = probe.assembly, probe.host_batch
     parts = training_parts(assembly)
     augment = assembly.augmenter(training=True)
     model: nn.Module = parts.model

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from framework import errors
+from framework.cli.run_records import means_of
 from framework.cli.tables import plural, print_table
 from framework.commands.replay import watched_steps
 from framework.commands.replay.watched_steps import WatchedPass
@@ -34,10 +35,8 @@ from framework.train.checkpoint import Damaged, read_state, saved_steps
 from framework.train.trainer import Trainer
 
 RESULT = "replay.json"
-MOST_PICTURES = 64  # records in the picture
 MOST_ROWS = 20  # of a table on the terminal
 Summary = Mapping[str, Any]
-OTHER_RANK = 104  # of the error of ranks that did not meet the loss that ended a run
 ELSEWHERE = "replay it where it ran: on another machine other bits come out"
 
 
@@ -96,16 +95,12 @@ class RunHistory(NamedTuple):
 
 
 def read_history(run_dir: Path) -> RunHistory:
-    """Read what is known of a run's steps."""
     reports: list[LoggedReport] = []
     last = 0
     with suppress(OSError):
         for line in run_files.lines_of(run_dir / run_files.REPORTS):
             if line.get("split") == "train" and line["step"] > last:
-                keys = list(line)  # those between the split and the learning rate are means
-                names = keys[keys.index("split") + 1 : keys.index("lr")]
-                values = {name: run_files.number(line[name]) for name in names}
-                means = {name: value for name, value in values.items() if value is not None}
+                means = run_files.numbers({name: line[name] for name in means_of(line)})
                 reports.append(LoggedReport(last + 1, line["step"], means, line.get("skipped", 0)))
                 last = line["step"]
     states = saved_steps(run_dir)
@@ -113,21 +108,14 @@ def read_history(run_dir: Path) -> RunHistory:
     counts = (ended.get("step"), run_files.read_object(run_dir / run_files.SUMMARY).get("steps"))
     last_step = max([last, *states, *(count or 0 for count in counts)])
     diverged = ended.get("code") == errors.NumericError.exit_code
-    return RunHistory(
-        run_dir,
-        run_files.read_object(run_dir / run_files.FACTS),
-        states,
-        reports,
-        last_step,
-        diverged,
-    )
+    facts = run_files.read_object(run_dir / run_files.FACTS)
+    return RunHistory(run_dir, facts, states, reports, last_step, diverged)
 
 
 def choose_step(text: str, history: RunHistory) -> StepSearch:
     """Return the step that ``step=`` names, or the report in which to search it.
 
-    ConfigError C340 (another text), C341 (a step not taken), C342 (an unknown metric), C343 (no
-    report to search).
+    ConfigError C340 to C343 if there is none.
     """
     where, reports = f"step = {text}", history.reports
     if text.isdecimal() and int(text):
@@ -167,8 +155,8 @@ class RunAgain:
     """A run one of whose steps can be taken again; a Sink that compares reports on the way.
 
     All ranks call the same methods. ``progress`` is called after every step with its number and
-    that of the last. CheckpointError K120 for no run, ConfigError C340 to C343 if there is no such
-    step.
+    that of the last. CheckpointError K120 for no run, ConfigError C340 (``text`` is no step), C341
+    (a step not taken), C342 (an unknown metric), C343 (no report to search).
     """
 
     def __init__(
@@ -195,11 +183,9 @@ class RunAgain:
     def take(self) -> tuple[dict[str, Any], list[WatchedPass]]:
         """Find the step, and take it again between its neighbors.
 
+        Return what ``replay.json`` holds, and the forward passes of the step. The records are
+        sorted by loss, the highest first, each with its place among those of the passes.
         ConfigError C343 if it is not found or not taken, DataError D340 if the data has changed.
-
-        Returns:
-            What ``replay.json`` holds, and the forward passes of the step. The records are sorted
-            by loss, the highest first, each with its place among those of the passes.
         """
         torch.set_num_threads(threads_per_rank())
         start, search = time.perf_counter(), self.search
@@ -271,7 +257,7 @@ class RunAgain:
                     pass
                 except (errors.NumericError, errors.DistributedError) as error:
                     of_rank = isinstance(error, errors.DistributedError)
-                    if of_rank and error.args[0] != OTHER_RANK:
+                    if of_rank and error.args[0] != 104:  # it did not meet the loss itself
                         raise
                     watch.finish()
                     self._ended = str(error)
@@ -308,8 +294,6 @@ class RunAgain:
             raise errors.DataError(340, where, what, fix)
         return assembly
 
-    # A sink that compares the reports with those of the run
-
     def write(self, report: Report) -> None:
         logged = self._logged.get(report.step)
         if report.split == "train" and logged is not None:
@@ -328,7 +312,6 @@ class RunAgain:
 def _records(
     assembly: Assembly, objective: Objective, passes: Sequence[WatchedPass]
 ) -> list[dict[str, Any]]:
-    """Return index, key, class and loss of every record, in the order of the passes."""
     source = assembly.train_source
     rows: list[dict[str, Any]] = []
     for done in passes:
@@ -346,11 +329,11 @@ def _records(
 def show_replay(summary: dict[str, Any], passes: Sequence[WatchedPass], run_dir: Path) -> None:
     """Write the files into ``replay/step_N`` of the run, and print what they say.
 
-    The pictures show the records as the model got them. Images of several sizes are left out.
+    The pictures show records as the model got them. Images of several sizes are left out.
     """
     folder = run_dir / "replay" / f"step_{summary['step']}"
     folder.mkdir(parents=True, exist_ok=True)
-    order = torch.tensor([record.pop("place") for record in summary["records"]][:MOST_PICTURES])
+    order = torch.tensor([record.pop("place") for record in summary["records"]][:64])
     files = [RESULT]
     for name, first in tensors(passes[0].batch).items() if passes else ():
         images = [done.batch[name] for done in passes]
@@ -367,10 +350,7 @@ def show_replay(summary: dict[str, Any], passes: Sequence[WatchedPass], run_dir:
 
 
 def as_pixels(images: Tensor) -> Tensor:
-    """Return images as uint8. Each channel of floats is stretched from its least to its greatest.
-
-    Values that are not finite are black.
-    """
+    """Return images as uint8: channels of floats are stretched, and what is not finite is black."""
     if images.dtype == torch.uint8:
         return images.cpu()
     values = images.detach().cpu().double()
@@ -382,7 +362,6 @@ def as_pixels(images: Tensor) -> Tensor:
 
 
 def print_replay(summary: Summary) -> None:
-    """Print the step, its records, and the gradients beside its neighbors'."""
     skipped = "" if summary["updated"] else ", and the step was skipped"
     means = ", ".join(f"{name} {value:.4f}" for name, value in summary["means"].items())
     rate = f"learning rate {summary['learning_rate']:.3g}"
@@ -418,10 +397,7 @@ def print_replay(summary: Summary) -> None:
 
 
 def gradient_rows(summary: Summary, most: int = MOST_ROWS) -> list[list[str]]:
-    """Return a row per layer, with a norm for each column, after one for the loss and the total.
-
-    If there are more than ``most`` layers, those whose norm grew most against the neighbors' stay.
-    """
+    """Return the losses, the norms of all layers together, and those of ``most`` that grew most."""
     facts = sorted([summary, *summary["neighbors"]], key=lambda own: own["step"])
 
     def growth(name: str) -> float:

@@ -122,7 +122,6 @@ class StepWatch(Loader):
         self.parts.train.close()
 
     def passed(self, objective: Objective, model: nn.Module, batch: Batch) -> Outcome:
-        """Pass a batch to the model as the Trainer does, and keep the outcome."""
         facts = self.present
         if facts is None or not self._is_open:
             return objective(model, batch)

@@ -27,16 +27,11 @@ WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
 EDGE = 10.0
 PNG_DPI = 144  # 840 pixels wide, as a README is
 DASHES: tuple[Any, ...] = ("solid", (0, (8, 3)), (0, (2, 2.5)), (0, (9, 3, 2, 3)))
-ROW = 33.0  # units: the height of a name and its bar
 MIDDLE = 0.73  # of a bar, in rows
 THICK = 0.36  # of a bar, in rows
 LETTER = 6.1  # units: the mean width of a letter of size 10
 MOST_METRICS = 4
 MOST = 600  # points of a curve that are all drawn
-MOST_POINTS = 12_000  # of a chart
-LEAST = 100  # points of a curve, however many curves a chart has
-NUM_DECADES = 1.5  # if a loss spans more, its axis is logarithmic
-MARKED = 60  # points: a curve with fewer has a dot for each
 GREATEST = 1e30  # an axis cannot show more
 SPLITS = {"train": "training", "val": "validation"}
 
@@ -54,14 +49,8 @@ class Chart(NamedTuple):
     png: bytes | None
 
 
-class _Drawing(NamedTuple):
-    """A chart before it becomes text. ``tips`` are the tooltips of its groups, by their ids."""
-
-    name: str
-    title: str
-    caption: str
-    figure: Figure
-    tips: Mapping[str, str]
+# A chart before it becomes text: name, title, caption, figure, and the tooltips of groups by ids.
+_Drawing = tuple[str, str, str, Figure, Mapping[str, str]]
 
 
 def draw_charts(runs: Sequence[RecordedRun], compared: RelativeTimes, png: bool) -> list[Chart]:
@@ -100,7 +89,6 @@ def draw_charts(runs: Sequence[RecordedRun], compared: RelativeTimes, png: bool)
 def _draw_times(
     runs: Sequence[RecordedRun], relative: Sequence[float | None], base: RecordedRun
 ) -> _Drawing:
-    """Draw the time per record of each run as a multiple of that of the base."""
     unit = f"time per record, as a multiple of {fitted(base.label, 34)}"
     figure, axes = _bars(len(runs), 6, unit)
     tips: dict[str, str] = {}
@@ -130,11 +118,10 @@ def _draw_times(
         f"1 is {base.label}, the upright line; shorter is faster. The thin line on a bar spans the "
         "middle half of its reports, windows or repeats. What did not finish is pale."
     )
-    return _Drawing("times", "Relative time", caption, figure, tips)
+    return "times", "Relative time", caption, figure, tips
 
 
 def _draw_spans(runs: Sequence[RecordedRun]) -> _Drawing:
-    """Draw a mean step of each run, with a piece for each span."""
     longest_s = max(run.step_s or 0.0 for run in runs)
     unit_s, unit = time_unit(longest_s)
     known = dict.fromkeys(name for run in runs for name in run.spans)
@@ -148,8 +135,7 @@ def _draw_spans(runs: Sequence[RecordedRun]) -> _Drawing:
         if run.step_s is not None:
             words = seconds(step_s)
             if run.wait_share is not None:
-                words += f", {share(run.wait_share)} "
-                words += IDLE if IDLE in run.spans else "wait"
+                words += f", {share(run.wait_share)} {IDLE if IDLE in run.spans else 'wait'}"
             words += _ending(run)
         _write_names(axes, row, run.label, words)
         end_s = 0.0
@@ -171,15 +157,13 @@ def _draw_spans(runs: Sequence[RecordedRun]) -> _Drawing:
     if any(run.what != "train" for run in runs):
         caption = "The mean step of what the bench measured, which may be less than training."
     if IDLE in spans:
-        caption += (
-            " idle: a device had nothing to do; the host's wait beside its work is in the table."
-        )
-    return _Drawing("spans", "Where the step time goes", caption, figure, tips)
+        caption += " idle: a device had nothing to do; the host's wait beside it is in the table."
+    return "spans", "Where the step time goes", caption, figure, tips
 
 
 def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
     """Return axes with a row of height 1 for each run, below ``top`` free units."""
-    figure, axes = _panel(num_rows * ROW, top, left=EDGE, bottom=34.0)
+    figure, axes = _panel(num_rows * 33.0, top, left=EDGE, bottom=34.0)
     axes.set_ylim(num_rows, 0)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -192,7 +176,6 @@ def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
 
 
 def _write_names(axes: Axes, row: int, name: str, figures: str) -> None:
-    """Write above a bar the name of its run, and at the other end its figures."""
     room = int((WIDTH - 2 * EDGE - len(figures) * LETTER) / LETTER) - 1
     across = axes.get_yaxis_transform()
     axes.text(0, row + 0.44, fitted(name, max(8, room)), transform=across)
@@ -227,7 +210,7 @@ def _draw_curves(
                     curves.append((number, split, x, y))
     if not curves:
         return None
-    most = min(MOST, max(LEAST, MOST_POINTS // len(curves)))
+    most = min(MOST, max(100, 12_000 // len(curves)))
     lines = [(number, split, thinned(x, y, most)) for number, split, x, y in curves]
     is_alone = len(runs) == 1
     splits = sorted({split for _, split, _ in lines})
@@ -253,7 +236,7 @@ def _draw_curves(
             axes.fill_between(x / unit, low, high, color=color, alpha=0.25, linewidth=0)
         style: dict[str, Any] = {"color": color, "linestyle": _dash(look)}
         style["linewidth"] = 1.0 if thins and split == "train" else 1.9
-        if is_validation(split) and len(x) <= MARKED:
+        if is_validation(split) and len(x) <= 60:
             style |= {"marker": "o", "markersize": 3.4}
         (artist,) = axes.plot(x / unit, y, **style)
         artist.set_gid(f"curve-{place}")
@@ -280,7 +263,7 @@ def _draw_curves(
         words.append(
             "Seconds are the sum of the steps' spans: validation and checkpoints are not in them."
         )
-    return _Drawing(chart_name, f"{metric} over {over}", " ".join(words), figure, tips)
+    return chart_name, f"{metric} over {over}", " ".join(words), figure, tips
 
 
 def _scale_axes(axes: Axes, metric: str, over: str, drawn: Sequence[Drawn]) -> float:
@@ -297,7 +280,7 @@ def _scale_axes(axes: Axes, metric: str, over: str, drawn: Sequence[Drawn]) -> f
     least = min(float(values.min()) for values in ends)
     greatest = max(float(values.max()) for values in ends)
     label = f"{fitted(metric, 24)}, mean per record"
-    if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
+    if metric == "loss" and least > 0 and math.log10(greatest / least) > 1.5:
         axes.set_yscale("log")
         label += ", log"
         locator = ticker.LogLocator(subs=(1.0,), numticks=7)
@@ -335,14 +318,12 @@ def num_columns(most: int) -> int:
 
 
 def _split_words(split: str) -> str:
-    """Return what a chart calls a split, as in ``validation`` and ``validation, clean``."""
     kind, _, name = split.partition(".")
     words = SPLITS.get(kind, kind)
     return f"{words}, {name}" if name else words
 
 
 def _dash(number: int) -> Any:
-    """Return the dash of a run, another one after each round of colors."""
     return DASHES[number // len(pages.OF_RUN) % len(DASHES)]
 
 
@@ -373,7 +354,6 @@ def _panel(inner: float, top: float, left: float, bottom: float) -> tuple[Figure
 
 
 def _legend(figure: Figure, handles: Sequence[Any], texts: Sequence[str], **options: Any) -> None:
-    """Draw a legend, for which ``options`` give the place and the number of columns."""
     room = 58 if options["ncols"] == 1 else 28  # letters
     shown = [fitted(text, room) for text in texts]
     spaces: dict[str, Any] = {"handletextpad": 0.4, "labelspacing": 0.35, "borderaxespad": 0.2}
@@ -383,8 +363,7 @@ def _legend(figure: Figure, handles: Sequence[Any], texts: Sequence[str], **opti
 def inlined(text: str, name: str, title: str, tips: Mapping[str, str]) -> str:
     """Return the SVG element of a chart, which loads nothing and follows light and dark mode.
 
-    ``name`` makes its ids unique on the page, a screen reader says ``title``, and ``tips`` are the
-    tooltips of its groups by their ids.
+    ``name`` makes its ids unique on the page, and a screen reader says ``title``.
     """
 
     def rewritten(match: re.Match[str]) -> str:

@@ -25,9 +25,6 @@ from framework.measure import statistics
 from framework.system import run_dir
 from framework.system.run_dir import shown
 
-RESOURCES = ("stages_s", "queue", "usage")
-FIGURES = ("steps", "epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
-GREATEST = 1e15  # a rate above it cannot have been measured
 DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -238,9 +235,10 @@ def read_run(path: Path) -> RecordedRun:
         if is_validation(split)
     }
     val.pop("step", None)
-    figures = run_dir.numbers({name: summary.get(name) for name in FIGURES})
+    of_run = ("steps", "epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
+    figures = run_dir.numbers({name: summary.get(name) for name in of_run})
     resources: dict[str, float] = {}
-    for key in RESOURCES:
+    for key in ("stages_s", "queue", "usage"):
         resources.update(run_dir.numbers(run_dir.flat(summary.get(key), f"{key}.")))
     rate = summary.get("records_per_s")
     if not rate and metrics.rates:
@@ -287,7 +285,6 @@ def read_run(path: Path) -> RecordedRun:
 
 
 def _origin(path: Path, start: Mapping[str, Any]) -> dict[str, Any]:
-    """Return place, facts and command, from what a run or bench wrote at its start."""
     leaves = {
         **run_dir.flat(start.get("machine"), "machine."),
         **run_dir.flat(start.get("versions"), "versions."),
@@ -301,7 +298,6 @@ def _origin(path: Path, start: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stacked(spans: Mapping[str, RecordedSpan]) -> dict[str, Any]:
-    """Split spans into those that make up a step, in order, and those that overlap it."""
     ordered = {name: spans[name] for name in (span.IDLE, *span.ALL_SPANS, *spans) if name in spans}
     overlapped: dict[str, RecordedSpan] = {}
     if span.IDLE in ordered and "wait" in ordered:
@@ -336,7 +332,7 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
         if not isinstance(step, int) or not isinstance(split, str):
             num_bad += 1
             continue
-        values = {name: run_dir.number(line[name]) for name in run_records.means_of(line)}
+        values = run_dir.numbers({name: line[name] for name in run_records.means_of(line)})
         if split == "train":
             rate = _rate(line.get("records_per_s"))
             if rate is not None:
@@ -352,9 +348,7 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
                 of_step = [s for n, s in spans_s.items() if n != "wait" or span.IDLE not in spans_s]
                 seconds += num_new * (math.fsum(of_step) or batch_size / (rate or math.nan))
         for name, value in values.items():
-            if value is not None:
-                curve = points.setdefault((shown(split), shown(name)), array("d"))
-                curve.extend((step, seconds, value))
+            points.setdefault((shown(split), name), array("d")).extend((step, seconds, value))
     curves: dict[tuple[str, str], MetricCurve] = {}
     for key, numbers_of in points.items():
         steps, at_s, means = np.frombuffer(numbers_of).reshape(-1, 3).T.copy()
@@ -370,9 +364,8 @@ def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
 
 
 def _rate(value: Any) -> float | None:
-    """Return a rate that can have been measured."""
     rate = run_dir.number(value)
-    return rate if rate is not None and 0 < rate < GREATEST else None
+    return rate if rate is not None and 0 < rate < 1e15 else None
 
 
 def read_bench(path: Path) -> list[RecordedRun]:

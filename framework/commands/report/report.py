@@ -33,7 +33,6 @@ from framework.system.user_code import needed
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_METRICS = 4
-NO_WORDS = ("true", "false", "null", "none")  # values that say nothing without their key
 ABSENT = "not set"
 MACHINE = "machine."  # begins the names of facts about it
 
@@ -90,8 +89,7 @@ def write_report(
 ) -> None:
     """Write one page about all runs at ``paths`` and pictures beside it, and print its path.
 
-    ``relative`` names the run whose time is 1. ConfigError C176 if ``output`` is no .html file,
-    ResourceError R112 if the extra is not installed.
+    ConfigError C176 if ``output`` is no .html file, ResourceError R112 without the extra.
     """
     if output.suffix != ".html":
         fix = "give a name that ends in .html"
@@ -134,16 +132,13 @@ def write_report(
         machines=_machines(runs),
     )
     write_text(output, html)
-    pictures = {chart.name: chart.png for chart in charts if chart.png is not None}
-    for name, picture in pictures.items():
-        write_bytes(output.with_name(f"{output.stem}-{name}.png"), picture)
+    for chart in charts:
+        if chart.png is not None:
+            write_bytes(output.with_name(f"{output.stem}-{chart.name}.png"), chart.png)
     what = units.plural(len(runs), "run")
-    if pictures:
-        what += f", and {units.plural(len(pictures), 'picture')} beside it"
+    if charts and png:
+        what += f", and {units.plural(len(charts), 'picture')} beside it"
     say(f"report: {output}  ({what})")
-
-
-# Names
 
 
 def labeled(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
@@ -154,7 +149,7 @@ def labeled(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
         words: list[str] = []
         for key in keys:
             value = chosen(run, key)
-            is_clear = value[:1].isalpha() and value not in NO_WORDS
+            is_clear = value[:1].isalpha() and value not in ("true", "false", "null", "none")
             if value != UNKNOWN:
                 words.append(value if is_clear else f"{key}={value}")
         labels.append(" · ".join(words) or run.name)
@@ -165,7 +160,6 @@ def labeled(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 
 def _unique(labels: Sequence[str], endings: Sequence[str]) -> list[str]:
-    """Add its ending to every label that occurs twice."""
     counts = Counter(labels)
     pairs = zip(labels, endings, strict=True)
     return [label + ending if counts[label] > 1 else label for label, ending in pairs]
@@ -204,12 +198,8 @@ def _machines(runs: Sequence[RecordedRun]) -> list[Difference]:
 
 
 def _num_machines(runs: Sequence[RecordedRun]) -> int:
-    """Return on how many machines runs were measured, of those that are known."""
     known = [run.facts.items() for run in runs if run.facts]
     return len({str([fact for fact in facts if fact[0].startswith(MACHINE)]) for facts in known})
-
-
-# Cards and remarks
 
 
 class Card(NamedTuple):
@@ -290,8 +280,7 @@ def _speed_card(runs: Sequence[RecordedRun]) -> Card:
     """Return the fastest choice if the test proves it, else that no difference can be claimed.
 
     Runs that differ only in their seed, and have the same code, are repeats of one choice. A sample
-    of the test is a run, or a round of a bench: its rate, the cores that other programs kept busy,
-    and when it began.
+    of the test is a run, or a round of a bench.
     """
     groups: dict[str, list[RecordedRun]] = {}
     for run in runs:
@@ -324,8 +313,6 @@ def _speed_card(runs: Sequence[RecordedRun]) -> Card:
 
 
 class Remark(NamedTuple):
-    """A text about some runs, with their numbers."""
-
     numbers: list[int]
     text: str
 
@@ -350,14 +337,10 @@ def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
 
 
 def _together(texts: Iterable[tuple[str, int]]) -> list[Remark]:
-    """Return each text once, with the numbers of the runs that have it."""
     numbers: dict[str, list[int]] = {}
     for text, number in texts:
         numbers.setdefault(text, []).append(number)
     return [Remark(of, text) for text, of in numbers.items()]
-
-
-# Tables
 
 
 class TableCell(NamedTuple):
@@ -381,7 +364,6 @@ Column = tuple[str, str, list[TableCell]]  # name, unit or "", a cell for each r
 
 
 def _tables(runs: Sequence[RecordedRun], compared: RelativeTimes) -> Iterator[Table]:
-    """Return the tables of the runs, and of the stages of reading and the use of the machine."""
     yield runs_table(runs, compared)
     yield spans_table(runs)
     yield ranks_table(runs)
@@ -395,15 +377,13 @@ def _tables(runs: Sequence[RecordedRun], compared: RelativeTimes) -> Iterator[Ta
 
 
 def runs_table(runs: Sequence[RecordedRun], compared: RelativeTimes) -> Table:
-    figures = [run.figures for run in runs]
+    figures, resources = [run.figures for run in runs], [run.resources for run in runs]
     times_name = f"time, \N{MULTIPLICATION SIGN} #{compared.base}"
     columns: list[Column] = [
         ("status", "", [TableCell(run.status, mark=run.status) for run in runs]),
         ("records/s", "", [_figure(run.records_per_s, units.rate, run.spread) for run in runs]),
         (times_name, "", [_figure(time, units.times) for time in compared.times]),
-        _measured(
-            [run.resources for run in runs], "usage.others_cpu_cores", "other programs", "cores"
-        ),
+        _measured(resources, "usage.others_cpu_cores", "other programs", "cores"),
         ("waiting", "", [_figure(run.wait_share, units.share) for run in runs]),
         ("step", "mean", [_figure(run.step_s, units.seconds) for run in runs]),
     ]

@@ -1,7 +1,4 @@
-"""Search for the fastest way to read: grids, measured in turn, then pairs against the settings.
-
-``measure(candidate, seconds)`` returns a rate, so that tests need no training.
-"""
+"""Search for the fastest way to read: grids, measured in turn, then pairs against the settings."""
 
 import os
 import re
@@ -37,22 +34,13 @@ from framework.system.user_code import needed
 from framework.trials.trial_process import ReadFacts, TrialProcess, TrialSetting
 
 Config = dict[str, Any]
-LOADERS = ("plain", "prefetch", "stream")
-DEPTHS = (1, 2, 4, 8)  # batches ready ahead of the step
-# Threads for records that are only copied: two copy no more than one, but may read ahead.
-GATHERERS = (0, 1, 2)
 # What a search decides.
 SEARCHED = ("loader", "loader.depth", "workers.num", "workers.kind", "workers.start_method")
 KEPT = 3  # so many candidates are tried with other depths
-EQUAL = 0.02  # rates that differ by a smaller share are equal, and the simpler candidate wins
 GRID = 0.3  # the share of the budget for each grid; the rest is for the pairs
-NUM_PAIRS = 10
 LEAST_S = 0.1  # of a visit
-GOOD_S = 0.3
 BURN_IN_S = 0.15  # all queues are full after this time
 BUSY = 0.7  # programs per core that run or wait, over the last minute
-RECENT = 9  # visits whose overhead is remembered
-MOST_PASSES = 4  # over the candidates of a grid
 
 
 class Candidate(NamedTuple):
@@ -63,9 +51,7 @@ class Candidate(NamedTuple):
 
     @property
     def workers(self) -> Config:
-        """The keys of ``workers`` that a search decides."""
-        kind = self.kind if self.num_workers else None
-        return {"num": self.num_workers, "kind": kind}
+        return {"num": self.num_workers, "kind": self.kind if self.num_workers else None}
 
     def __str__(self) -> str:
         workers = plural(self.num_workers, self.kind) if self.num_workers else "no workers"
@@ -73,12 +59,10 @@ class Candidate(NamedTuple):
         return f"{workers}, {self.loader}{depth}"
 
 
-Measure = Callable[[Candidate, float], float]
+Measure = Callable[[Candidate, float], float]  # the rate of a candidate in so many seconds
 
 
 class Grid(NamedTuple):
-    """Candidates that were measured in turn."""
-
     title: str
     seconds: float  # of a visit
     rates: dict[Candidate, list[float]]  # the fastest first
@@ -106,8 +90,8 @@ def worker_counts(facts: ReadFacts) -> list[int]:
     most = 2 * facts.num_cores
     if not facts.kinds:
         return [0]
-    if not facts.decodes:
-        return [num for num in GATHERERS if num <= most]
+    if not facts.decodes:  # two threads copy no more than one, but may read ahead
+        return [num for num in (0, 1, 2) if num <= most]
     counts = {1 << bit for bit in range(most.bit_length())} | {facts.num_cores}
     if "process" in facts.kinds:  # DALI always has a thread
         counts.add(0)
@@ -138,7 +122,7 @@ def whole_grid(chosen: Sequence[Candidate]) -> list[Candidate]:
     for candidate in chosen:
         grid.append(candidate)
         if candidate.depth:
-            grid += [candidate._replace(depth=depth) for depth in DEPTHS]
+            grid += [candidate._replace(depth=depth) for depth in (1, 2, 4, 8)]
     return list(dict.fromkeys(grid))
 
 
@@ -150,7 +134,6 @@ def preference(candidate: Candidate, default: Candidate) -> tuple[Any, ...]:
 
 
 def applied(config: Config, candidate: Candidate, loaders: Mapping[str, Config]) -> Config:
-    """Return ``config`` with the candidate's choices."""
     loader = dict(loaders[candidate.loader])
     if candidate.depth:
         loader["depth"] = candidate.depth
@@ -174,10 +157,9 @@ class ReadingSearch:
         self.default = self.candidates[0]
         self.end = self.clock() + self.budget_s
         self.challenger: Candidate | None = None  # the simplest of the fastest others
-        self._overheads_s: deque[float] = deque(maxlen=RECENT)
+        self._overheads_s: deque[float] = deque(maxlen=9)  # of recent visits
 
     def grids(self) -> Iterator[Grid]:
-        """Measure and yield grid by grid."""
         self._visit(self.default, LEAST_S)  # the first visit is cold and does not count
         grid = self._grid("all", self.candidates)
         kept = {self.default, *list(grid.rates)[:KEPT]}
@@ -190,7 +172,7 @@ class ReadingSearch:
     def final(self) -> Pairs | None:
         """Compare the best with the present settings in pairs, if there is one, and time."""
         pair_s = (self.end - self.clock()) / 2
-        num_pairs = min(NUM_PAIRS, int(pair_s / (self._overhead_s + LEAST_S)))
+        num_pairs = min(10, int(pair_s / (self._overhead_s + LEAST_S)))
         if self.challenger is None or num_pairs < 1:
             return None
         sides = (self.default, self.challenger)
@@ -209,12 +191,11 @@ class ReadingSearch:
         return records_per_s
 
     def _grid(self, title: str, tried: Sequence[Candidate]) -> Grid:
-        """Measure candidates in turn, forwards and backwards, for the share of a grid."""
         share_s = GRID * self.budget_s
         until = self.clock() + share_s
         each_s = share_s / len(tried)
         # Several short visits see more of what disturbs the machine for a while.
-        passes = max(1, min(MOST_PASSES, int(each_s / (self._overhead_s + GOOD_S))))
+        passes = max(1, min(4, int(each_s / (self._overhead_s + 0.3))))
         seconds = max(LEAST_S, each_s / passes - self._overhead_s)
         known: dict[Candidate, list[float]] = {}
         refused: dict[Candidate, str] = {}
@@ -236,7 +217,7 @@ class ReadingSearch:
         del medians[self.default]
         self.challenger = None
         if medians:
-            least = (1 - EQUAL) * max(medians.values())
+            least = 0.98 * max(medians.values())  # nearly as fast is equal, and the simpler wins
             fast = [candidate for candidate in medians if medians[candidate] >= least]
             self.challenger = min(fast, key=lambda each: preference(each, self.default))
         kept = {self.default, self.challenger or self.default}
@@ -253,7 +234,7 @@ def tune_reading(
     loaders: dict[str, Config] = {}
     refused: dict[str, str] = {}
     others = without_searched(request.words, loader_changed=True)
-    for name in LOADERS:
+    for name in ("plain", "prefetch", "stream"):
         try:
             made, _ = composed([*others, f"loader={name}"], request.grant, request.config_dir)
             loaders[name] = made["loader"]
@@ -316,10 +297,7 @@ def measure_in(
     default: Candidate,
     loaders: Mapping[str, Config],
 ) -> Measure:
-    """Return what measures a candidate in a process, on records that no visit before it read.
-
-    ``config`` has the settings ``default``. ``loaders`` are the configurations of loaders by name.
-    """
+    """Return what measures a candidate in a process, on records that no visit before it read."""
     epochs = count()
 
     def measure(candidate: Candidate, seconds: float) -> float:
@@ -344,7 +322,6 @@ def without_searched(words: Sequence[str], loader_changed: bool) -> list[str]:
 
 
 def print_busy() -> None:
-    """Print a note if other programs use this machine."""
     load = os.getloadavg()[0]
     if load > BUSY * num_cores():
         what = "the results may differ when they have ended"
@@ -372,7 +349,6 @@ def _print_grid(grid: Grid, default: Candidate, number: int) -> None:
 
 
 def verdict(default: Candidate, challenger: Candidate | None, pairs: Pairs | None) -> str:
-    """Return the result of the pairs in a line."""
     if challenger is None:
         return f"nothing else is possible here; as configured: {default}"
     as_configured = f"as configured ({default})"
@@ -440,7 +416,6 @@ def recipe(bases: Sequence[str], winner: Candidate | None, comments: Sequence[st
 def _write_recipe(
     request: TuneRequest, path: Path, default: Candidate, winner: Candidate | None, won: str
 ) -> None:
-    """Write the recipe, and print how to use it: with the other words that were typed."""
     words = list(request.words)
     if winner is not None:
         words = without_searched(words, winner.loader != default.loader)

@@ -1,8 +1,4 @@
-"""The command ``paceline tune``: search for the fastest way to read, or for the batch size.
-
-The search for the largest batch that fits doubles, then bisects. Its ``attempt`` trains, so that
-tests need no training.
-"""
+"""The command ``paceline tune``: search for the fastest way to read, or for the batch size."""
 
 import os
 import shlex
@@ -48,14 +44,12 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST = 8  # records: where doubling starts
 FINE = 16  # the largest size is known to one part in so many
 NUM_TRIALS = 14  # about so many sizes are tried
-SECOND_LOOK = 0.4  # the share of the budget for measuring all rates again
 NEAR = 0.97  # this share of the best rate is good enough
 LONGEST = 0.25  # the share of the budget for one size
 # A size is given up after PATIENCE_S at the earliest, because a busy machine may be slow. The
 # smallest size, which has to run, gets FIRST_S.
 PATIENCE_S = 20.0
 FIRST_S = 600.0
-MOST_OTHERS = 2  # failures in sequence for reasons other than memory
 BAR = 24  # characters
 
 HELP = """usage: paceline tune [group=choice] [key=value] ... [budget=60] [name=NAME]
@@ -213,7 +207,7 @@ class BatchSizeSearch:
 
     def run(self) -> Iterator[Trial]:
         """Double, bisect, then measure the rates again. Stop if the smallest size fails."""
-        seconds = (1 - SECOND_LOOK) * self.budget_s / NUM_TRIALS
+        seconds = 0.6 * self.budget_s / NUM_TRIALS  # the rest is for measuring all rates again
         size = min(self.most, -(-LEAST // self.step) * self.step)
         others = 0  # for example, batch normalization fails on a last batch of a single record
         while True:
@@ -228,7 +222,7 @@ class BatchSizeSearch:
                 break
             others = 0 if trial.fits else others + 1
             self.bound = "records" if trial.fits else "error"
-            if size == self.most or others == MOST_OTHERS or not self.fitting:
+            if size == self.most or others == 2 or not self.fitting:
                 break
             size = min(self.most, 2 * size)
         if not self.fitting:
@@ -269,7 +263,6 @@ class BatchSizeSearch:
 
 
 def tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ...]) -> RunOutcome:
-    """Search, and print every trial and the curve."""
     from framework.cli.run_ranks import pack_missing  # noqa: PLC0415  # loads torch
     from framework.commands.tune.search_reading import BURN_IN_S, print_busy  # noqa: PLC0415
     from framework.measure.host import machine  # noqa: PLC0415
@@ -314,10 +307,7 @@ def tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ..
 def print_curve(
     search: BatchSizeSearch, words: Sequence[str], config: Config, cuda: bool
 ) -> Config:
-    """Print the table and the recommended size. Return the same as plain values.
-
-    ``words`` are the options and overrides of the command line.
-    """
+    """Print the table and the recommended size. Return the same as plain values."""
     key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
     best = search.recommended
     typed = [word for word in words if word.split("=")[0] != key]

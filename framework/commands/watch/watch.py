@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse_watch(arguments: Sequence[str]) -> WatchWords:
-    """Separate our keys from the script and its words. ConfigError C358 for a wrong one, or none."""
+    """Separate our keys from the script and its words. ConfigError C358 for a wrong word."""
     own: dict[str, str] = {}
     words = list(arguments)
     while words and words[0].partition("=")[1] and not os.path.exists(words[0]):
