@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +25,7 @@ from framework.config.schema import AFTER_STEP, PROFILE
 from framework.config.targets import Config
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.records import notes_of
-from framework.contracts.span import Span, shares
+from framework.contracts.span import span_figures
 from framework.contracts.waits import joined_blocks, slow_block
 from framework.data.source import StoreSource, WorkerSource
 from framework.errors import ConfigError
@@ -212,16 +212,6 @@ def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step
         files.write_object(newest, config, redact=False)
     for name in (files.SUMMARY, files.ENDED):  # a resumed run would look finished after a kill
         (run_dir / name).unlink(missing_ok=True)
-
-
-def span_figures(spans: Mapping[str, Span]) -> dict[str, dict[str, float]]:
-    """Return the figures of each span, as ``summary.json`` has them."""
-    share_of = shares(spans)
-    figures: dict[str, dict[str, float]] = {}
-    for name, span in spans.items():
-        figures[name] = {"total_s": span.total_s, "mean_s": span.mean_s, "p50_s": span.p50_s}
-        figures[name] |= {"p90_s": span.p90_s, "share": share_of[name]}
-    return figures
 
 
 def choices(config: Config) -> dict[str, str]:

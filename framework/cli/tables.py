@@ -213,14 +213,14 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
         console.print(line, soft_wrap=True)
 
 
-def print_spans(spans: Mapping[str, Any]) -> None:
+def print_spans(spans: Mapping[str, Any], title: str = "where the step time went") -> None:
     """Print the table of the spans of a step, from their figures in ``summary.json``."""
     rows: list[list[str]] = []
     for name, span in spans.items():
         times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
         rows.append([name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s"])
     heads = ("share", "p50", "p90", "mean", "total")
-    print_table("where the step time went", ["span"], heads, rows)
+    print_table(title, ["span"], heads, rows)
 
 
 def _result_lines(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -128,6 +128,21 @@ def shares(spans: Spans) -> dict[str, float]:
     return {name: span.total_s / whole_s for name, span in spans.items()}
 
 
+def span_figures(spans: Spans) -> dict[str, dict[str, float]]:
+    """Return the figures of each span, as ``summary.json`` has them."""
+    share_of = shares(spans)
+    return {
+        name: {
+            "total_s": span.total_s,
+            "mean_s": span.mean_s,
+            "p50_s": span.p50_s,
+            "p90_s": span.p90_s,
+            "share": share_of[name],
+        }
+        for name, span in spans.items()
+    }
+
+
 def waiting_share(spans_s: Mapping[str, float]) -> float | None:
     """Return the share of a step's seconds that wait for data; None if this was not measured."""
     counted_s = {name: s for name, s in spans_s.items() if name != "wait" or IDLE not in spans_s}

@@ -149,12 +149,15 @@ class RunFacts:
     @property
     def costs_s(self) -> dict[str, float]:
         """Seconds per step of validating, saving and reporting, on average over the run."""
-        reports_per_step = times_per_step(self.report_every, self.epoch_steps)  # one at each end
         return {
             "validating": self.validate_s / (self.validate_every or math.inf),
             "saving": self.save_s * self.saves_per_step,
-            "reporting": math.fsum(self.report_s.values()) * reports_per_step,
+            "reporting": self.reporting_s(self.report_every),
         }
+
+    def reporting_s(self, every: int) -> float:
+        """Return the seconds per step of reporting so often, and at the end of each epoch."""
+        return math.fsum(self.report_s.values()) * times_per_step(every, self.epoch_steps)
 
     def shares(self, step_s: float) -> dict[str, float]:
         """Return the share of the run that each of them takes beside steps of ``step_s``."""
@@ -339,6 +342,10 @@ class Facts:
         wanted = min(float(self.allowed_cores), self.use.own_cores + self.use.waited_cores)
         return max(1.0, wanted / max(self.use.own_cores, LEAST_CORES))
 
+    def computing_gain(self, factor: float) -> float:
+        """Return the factor on the training rate if computing is ``factor`` times as fast."""
+        return 1 / (self.computing_share / factor + 1 - self.computing_share)
+
     @property
     def load(self) -> Load | None:
         """The load of the present settings, or None if one thread could not be measured."""
@@ -456,7 +463,6 @@ class ScriptFacts:
 
     @property
     def load(self) -> Load:
-        """The load of the script as it is."""
         compute_s = self.step_s * (1 - self.waiting)
         cores = min(self.compute_cores, self.num_cores)
         load = Load(0.0, compute_s, cores, self.num_cores, workers=0, kind="process")
@@ -482,12 +488,6 @@ def gain(facts: Facts | ScriptFacts, measured: bool = False, **changes: Any) -> 
         return 1.0
     now_s = facts.step_s if measured else load.step_s
     return min(facts.headroom, now_s / max(replace(load, **changes).step_s, 1e-9))
-
-
-def computing_gain(facts: Facts, factor: float) -> float:
-    """Return the factor on the training rate if computing is ``factor`` times as fast."""
-    share = facts.computing_share
-    return 1 / (share / factor + 1 - share)
 
 
 def times_per_step(*intervals: float) -> float:
@@ -538,7 +538,6 @@ class Verdict:
 
     @property
     def is_advice(self) -> bool:
-        """Whether the verdict says what to do."""
         return self.can_try or bool(self.edit or self.action)
 
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from framework.cli.tables import plural, print_table
-from framework.contracts.span import IDLE, shares
+from framework.cli.tables import plural, print_spans, print_table
+from framework.contracts.span import IDLE, span_figures
 from framework.diagnosis import judge
 from framework.diagnosis.code_lines import Sync
 from framework.diagnosis.facts import UNKNOWN, Facts, RankFacts, ScriptFacts, Verdict, times
@@ -149,7 +149,6 @@ def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
 
 
 def show_applied(applied: judge.Applied | None) -> None:
-    """Print the predicted gain beside the measured one."""
     say("")
     if applied is None:
         say("applied: nothing, since no advice has an override to apply")
@@ -175,7 +174,6 @@ def as_json(diagnosis: judge.Diagnosis, words: Sequence[str]) -> dict[str, Any]:
 
 
 def show_ranks(facts: RankFacts, train_words: TrainWords) -> None:
-    """Print the spans of all ranks, and the advice."""
     verdicts = judge.verdicts_of(facts)
     cause = judge.rank_cause(facts, verdicts)
     if cause is not None:
@@ -219,13 +217,8 @@ def ranks_as_json(facts: RankFacts, words: Sequence[str], seconds: float) -> dic
 def show_watch(facts: ScriptFacts) -> None:
     say(f"\npaceline watch: {judge.script_limit(facts)}")
     if facts.steps:
-        known = shares(facts.spans)
-        rows: list[list[str]] = []
-        for name, span in facts.spans.items():
-            cells = (f"{1e3 * value:.3f} ms" for value in (span.p50_s, span.p90_s, span.mean_s))
-            rows.append([name, f"{100 * known[name]:.1f} %", *cells, f"{span.total_s:.2f} s"])
         title = f"where the time of {facts.steps:,} training steps went"
-        print_table(title, ["span"], ["share", "p50", "p90", "mean", "total"], rows)
+        print_spans(span_figures(facts.spans), title)
         rate = facts.step_records / max(facts.step_s, 1e-9)
         say(
             f"{rate:,.0f} records/s, {1e3 * facts.step_s:.2f} ms a step, {facts.compute_cores:.1f} "
@@ -263,16 +256,9 @@ def show_watch(facts: ScriptFacts) -> None:
 
 
 def watch_json(facts: ScriptFacts) -> dict[str, Any]:
-    """Return all figures as plain values."""
-    known = shares(facts.spans)
-    figures = ("p50_s", "p90_s", "mean_s", "total_s")
-    spans = {
-        name: {"share": known[name], **{figure: getattr(span, figure) for figure in figures}}
-        for name, span in facts.spans.items()
-    }
     return {
         "limit": judge.script_limit(facts),
-        "spans": spans,
+        "spans": span_figures(facts.spans),
         "step_s": facts.step_s,
         "records_per_s": facts.step_records / max(facts.step_s, 1e-9),
         "waiting": facts.waiting,

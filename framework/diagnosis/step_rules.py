@@ -7,16 +7,7 @@ from dataclasses import replace
 
 from framework.cli.tables import plural
 from framework.diagnosis.code_lines import Sync
-from framework.diagnosis.facts import (
-    COMPUTING,
-    LEAST_CORES,
-    Facts,
-    RankFacts,
-    Verdict,
-    computing_gain,
-    gain,
-    times_per_step,
-)
+from framework.diagnosis.facts import COMPUTING, LEAST_CORES, Facts, RankFacts, Verdict, gain
 from framework.measure.host import NUM_THREADS
 from framework.measure.stack_sampler import PythonLine
 
@@ -78,7 +69,7 @@ def operators(facts: Facts) -> Iterator[Verdict]:
             "amp",
             f"{computing}, in single precision.",
             f"Compute in {dtype}, which {facts.gpu or 'this processor'} multiplies faster.",
-            computing_gain(facts, 1.5 if facts.gpu else 1.2),
+            facts.computing_gain(1.5 if facts.gpu else 1.2),
             ("precision=amp", f"precision.dtype={dtype}"),
             learns=True,
         )
@@ -87,7 +78,7 @@ def operators(facts: Facts) -> Iterator[Verdict]:
             "channels_last",
             f"{computing}, with each channel of an image in a plane of its own (channels first).",
             "Store the channels of a pixel together, which most kernels process faster.",
-            computing_gain(facts, 1.1),
+            facts.computing_gain(1.1),
             ("channels_last=true",),
             learns=True,
         )
@@ -98,7 +89,7 @@ def operators(facts: Facts) -> Iterator[Verdict]:
             f"{100 * fixed:.0f} % of a step's computation does not grow with the batch: the host "
             "launches many small kernels.",
             "Let torch.compile fuse the kernels; the first step of each batch size takes a minute.",
-            computing_gain(facts, 1 / (1 - fixed / 2)),
+            facts.computing_gain(1 / (1 - fixed / 2)),
             ("compile=true",),
             learns=True,
         )
@@ -123,7 +114,7 @@ def larger_batch(facts: Facts) -> Iterator[Verdict]:
         "larger_batch",
         f"{100 * fixed:.0f} % of computing a step does not depend on its batch size of {size}.",
         f"Use batches of {factor * size} records, and try to scale optim.lr by up to {factor}.",
-        computing_gain(facts, factor / (fixed + (1 - fixed) * factor)),
+        facts.computing_gain(factor / (fixed + (1 - fixed) * factor)),
         (f"batch_size={factor * size}",),
         learns=True,
         parts=(*COMPUTING, "wait", "copy") if is_tiny else (),
@@ -252,7 +243,7 @@ def parts_of_run(facts: Facts) -> Iterator[Verdict]:
     if shares["reporting"] >= RUN_SHARE:
         cost_s = math.fsum(run.report_s.values())
         every = min(_interval(cost_s, step_s), run.epoch_steps)
-        left_s = cost_s * times_per_step(every, run.epoch_steps)
+        left_s = run.reporting_s(every)
         slowest = max(run.report_s, key=lambda name: run.report_s[name])
         overrides, action = (f"report_every={every}",), ""
         if every <= run.report_every:
@@ -293,7 +284,7 @@ def threads_of_operators(facts: Facts) -> Iterator[Verdict]:
             "too_many_threads",
             says,
             "Use a thread for each core: more threads wait for each other in every operator.",
-            computing_gain(facts, faster),
+            facts.computing_gain(faster),
             overrides,
             threads=cores,
             parts=COMPUTING,
@@ -332,7 +323,7 @@ def other_programs(facts: Facts) -> Iterator[Verdict]:
         # computing costs without that, and all threads are taken to share it.
         cores = max(facts.fewer_threads_cores, LEAST_CORES)
         faster = max(1.0, facts.fewer_threads_gain * facts.num_threads / cores)
-        gains.append(computing_gain(facts, faster))
+        gains.append(facts.computing_gain(faster))
     action = "end the programs, or give each program its own cores with taskset"
     if facts.fewer_threads_gain >= LEAST_GAIN:
         action += f"; until then, OMP_NUM_THREADS={facts.fewer_threads} before the command, which "

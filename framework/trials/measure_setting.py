@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from framework import errors
 from framework.cli.arguments import find_packages
 from framework.config.assemble import Assembly
 from framework.data.dali import DALISource
@@ -28,15 +29,6 @@ from framework.data.dataloader import LoaderSource
 from framework.data.dataset import DatasetSource
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
-from framework.errors import (
-    REFUSALS,
-    DistributedError,
-    PacelineError,
-    ResourceError,
-    lacks_memory,
-    say,
-    words_of,
-)
 from framework.measure import host
 from framework.system.durable import write_json
 from framework.system.memory import give_back_freed_memory
@@ -77,11 +69,11 @@ def answer_to(request: dict[str, Any]) -> Answer:
         return measure(request, allowed)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         answer: Answer = {"memory": is_memory(error)}
-        fault = error if isinstance(error, PacelineError) else user_error(error, allowed)
+        fault = error if isinstance(error, errors.PacelineError) else user_error(error, allowed)
         if fault is not None:
             return {**answer, "error": [type(fault).__name__, list(fault.args)]}
-        say(traceback.format_exc(), sys.stderr)
-        return {**answer, "failed": f"{type(error).__name__}: {words_of(error)}"}
+        errors.say(traceback.format_exc(), sys.stderr)
+        return {**answer, "failed": f"{type(error).__name__}: {errors.words_of(error)}"}
 
 
 def measure(request: dict[str, Any], allowed: tuple[str, ...]) -> Answer:
@@ -112,7 +104,7 @@ def measure_ranks(request: dict[str, Any], num_ranks: int) -> Answer:
         threads = {"OMP_NUM_THREADS": str(max(1, host.num_cores() // num_ranks))}
         try:
             launch(num_ranks, MODULE, [str(path)], threads)
-        except DistributedError as error:
+        except errors.DistributedError as error:
             lost = str(error)
         files = sorted(Path(folder).glob("answer.rank*.json"))
         answers = [json.loads(file.read_text(encoding="utf-8")) for file in files]
@@ -176,8 +168,9 @@ def yardstick() -> float:
 
 def is_memory(error: BaseException) -> bool:
     """Return whether an error, here or in a worker, means that memory is used up."""
-    is_refused = isinstance(error, ResourceError) and error.args[0] in (104, 107)
-    return is_refused or lacks_memory(error) or REFUSALS.search(words_of(error)) is not None
+    is_refused = isinstance(error, errors.ResourceError) and error.args[0] in (104, 107)
+    refusal = errors.REFUSALS.search(errors.words_of(error))
+    return is_refused or errors.lacks_memory(error) or refusal is not None
 
 
 def limit_memory(device: torch.device, limit: int | str | None) -> None:

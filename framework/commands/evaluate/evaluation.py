@@ -25,12 +25,12 @@ from framework.contracts.data import MicroBatches, Source
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions, Predicts
 from framework.contracts.records import IGNORE
+from framework.contracts.span import span_figures
 from framework.contracts.training import PredictionMetrics
 from framework.errors import ResourceError, printable, say, words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
 from framework.media.decode import colored, data_uri, label_colors
-from framework.run import span_figures
 from framework.system.durable import write_bytes, write_json, write_text
 from framework.system.run_dir import redacted
 from framework.system.user_code import needed

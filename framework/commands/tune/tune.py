@@ -12,15 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from framework.cli.arguments import (
-    CONFIG_DIR,
-    Grant,
-    check_output,
-    config_flags,
-    granted,
-    read_keys,
-    split_words,
-)
+from framework.cli import arguments as cli
 from framework.cli.hydra_app import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of, report_failure
@@ -87,7 +79,7 @@ All other words are those of 'paceline train --help'."""
 class TuneRequest:
     words: tuple[str, ...]  # overrides of ``train``
     config_dir: str | None
-    grant: Grant
+    grant: cli.Grant
     what: str = "reading"
     budget: float = 60.0
     name: str | None = None
@@ -112,13 +104,13 @@ def main(arguments: list[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> TuneRequest:
     """Take the command line apart. A wrong word is ConfigError C104, C124, C195 or C196."""
-    own, words, config_dir = split_words(arguments, RULES)
+    own, words, config_dir = cli.split_words(arguments, RULES)
     for word in words:
         if word.startswith("-"):
             name = word.split("=")[0]
-            what = f"no such option{did_you_mean(name, (*CONFIG_DIR, '--help', '-h'))}"
+            what = f"no such option{did_you_mean(name, (*cli.CONFIG_DIR, '--help', '-h'))}"
             raise ConfigError(124, name, what, "see 'paceline tune --help'")
-    options = read_keys(own, RULES)
+    options = cli.read_keys(own, RULES)
     if text := options.get("memory"):
         unit = text[-1:].upper() if text[-1:].isalpha() else ""
         number = text[: len(text) - len(unit)]
@@ -126,7 +118,7 @@ def parse(arguments: Sequence[str]) -> TuneRequest:
             what = "is not an amount of memory"
             raise ConfigError(195, f"memory = {text}", what, "give bytes, or 500M, or 8G")
         options["memory"] = int(number) * UNITS[unit]
-    request = TuneRequest(tuple(words), config_dir, granted(list(arguments)), **options)
+    request = TuneRequest(tuple(words), config_dir, cli.granted(list(arguments)), **options)
     ignored = {"reading": ("memory",), "batch_size": ("name", "force")}
     for key in ignored[request.what]:
         if key in own:
@@ -144,7 +136,7 @@ def _tune(request: TuneRequest) -> RunOutcome:
     if run is not None:
         fix = "give the words of that run"
         raise ConfigError(196, f"resume = {run}", "tune cannot continue a run", fix)
-    check_output(request.output, 195)
+    cli.check_output(request.output, 195)
     # These load torch, which a wrong key should not have to wait for.
     if request.what == "reading":
         from framework.commands.tune.search_reading import recipe_path, tune_reading  # noqa: PLC0415
@@ -296,7 +288,7 @@ def tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ..
                 if trial.memory:
                     fix = "free memory, choose a smaller model, or raise memory="
                 raise ResourceError(104, f"batch_size = {trial.batch_size}", trial.why, fix)
-    words = [*config_flags(request.config_dir), *request.words]
+    words = [*cli.config_flags(request.config_dir), *request.words]
     curve = print_curve(search, words, config, facts.cuda)
     if request.output:
         write_json(Path(request.output), {"command": sys.argv, "machine": machine(), **curve})
