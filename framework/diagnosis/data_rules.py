@@ -171,7 +171,7 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
         step_ms = 1e3 * facts.step_s
         yield Verdict(
             "stream",
-            f"A step waits for its copy to the device: {copying * step_ms:.1f} of {step_ms:.1f} ms.",
+            f"A step waits for its copy to the GPU: {copying * step_ms:.1f} of {step_ms:.1f} ms.",
             "Use loader=stream, which copies the next batch while the step computes.",
             1 / (1 - copying),
             ("loader=stream",),
@@ -214,11 +214,9 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
         elif storage.record_bytes >= 1e6:
             rule = "huge_records"
         height, width = storage.image_size
-        says = (
-            f"Images of {height} x {width} pixels ({storage.record_bytes / 1e3:,.0f} kB) are read "
-            f"whole, {facts.record_ms:.1f} ms each, although the model sees only "
-            f"{' x '.join(map(str, facts.size or ()))}."
-        )
+        kb = f"{storage.record_bytes / 1e3:,.0f} kB"
+        says = f"Images of {height} x {width} pixels ({kb}) are read whole, {facts.record_ms:.1f} "
+        says += f"ms each, although the model sees only {' x '.join(map(str, facts.size or ()))}."
         load_s = facts.load_s / side**1.5
         advice = "Pack the images once at the size that is needed."
         learns = facts.transform != "resize"
@@ -231,11 +229,9 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
         rule = "decode_other"
         if storage.codec in ("jpeg", "png", "webp"):
             rule = f"decode_{storage.codec}"
-        says = (
-            f"Every epoch decodes all {storage.codec or 'image'} files again: "
-            f"{facts.record_ms:.2f} ms each, {100 * (1 - facts.read_share):.0f} % of it "
-            "decoding and transforming."
-        )
+        share = f"{100 * (1 - facts.read_share):.0f} % of it decoding and transforming"
+        says = f"Every epoch decodes all {storage.codec or 'image'} files again: "
+        says += f"{facts.record_ms:.2f} ms each, {share}."
         load_s = facts.load_s / 2  # a PNG or WebP file takes at least twice as long as a JPEG
         advice = "Pack the images as JPEGs, which are decoded faster and are a little lossy."
         learns = copied_s is None or "resize" in options

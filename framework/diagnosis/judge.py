@@ -203,9 +203,7 @@ def dataset(facts: ScriptFacts) -> Iterator[Verdict]:
                 edit=f'image.draft("RGB", ({needed}, {needed})) after Image.open(...)',
             )
     if loader is not None and items.item_bytes and not items.refusal:
-        read_s = (
-            30e-6 + items.item_bytes / data_rules.GATHER_BYTES_PER_S
-        )  # a small read takes 30 us
+        read_s = 30e-6 + items.item_bytes / data_rules.GATHER_BYTES_PER_S  # 30 us a small read
         size = f"{items.num_items * items.item_bytes / 1e6:,.0f} MB"
         yield Verdict(
             "pack_items",

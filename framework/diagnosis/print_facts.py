@@ -184,10 +184,8 @@ def show_ranks(facts: RankFacts, train_words: TrainWords) -> None:
         cells = [f"{1e3 * seconds:,.2f}" for seconds in (span.min_s, span.median_s, span.max_s)]
         rows.append([name, *cells, f"slowest: rank {span.rank}"])
     print_table(title, ["span"], ["min ms", "median ms", "max ms"], rows, [""])
-    line = (
-        f"{1e3 * facts.step_s:.2f} ms a step: exchanges alone {100 * facts.exchange_share:.0f} %, "
-        f"waiting for ranks {100 * facts.waiting_share:.0f} %"
-    )
+    line = f"{1e3 * facts.step_s:.2f} ms a step: exchanges alone {100 * facts.exchange_share:.0f} %"
+    line += f", waiting for ranks {100 * facts.waiting_share:.0f} %"
     if facts.unsynced_s is not None:
         line += f", without exchange of gradients {1e3 * facts.unsynced_s:.2f} ms a step"
     say(f"{line}\n")
@@ -220,10 +218,8 @@ def show_watch(facts: ScriptFacts) -> None:
         title = f"where the time of {facts.steps:,} training steps went"
         print_spans(span_figures(facts.spans), title)
         rate = facts.step_records / max(facts.step_s, 1e-9)
-        say(
-            f"{rate:,.0f} records/s, {1e3 * facts.step_s:.2f} ms a step, {facts.compute_cores:.1f} "
-            f"of {facts.num_cores} cores busy while computing"
-        )
+        cores = f"{facts.compute_cores:.1f} of {facts.num_cores} cores busy while computing"
+        say(f"{rate:,.0f} records/s, {1e3 * facts.step_s:.2f} ms a step, {cores}")
     if IDLE in facts.spans:
         say("wait is the host's; idle, the device's, is what it costs")
     others = {

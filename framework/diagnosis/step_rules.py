@@ -272,10 +272,8 @@ def threads_of_operators(facts: Facts) -> Iterator[Verdict]:
     """Detect more threads of OpenMP or OpenCV than cores, which wait for each other."""
     cores, workers, faster = facts.num_cores, facts.workers, facts.fewer_threads_gain
     if facts.num_threads > cores and faster >= LEAST_GAIN:
-        says = (
-            f"torch computes with {facts.num_threads} threads on {cores} cores; with {cores} "
-            f"threads, computing is {faster:.1f} times as fast."
-        )
+        says = f"torch computes with {facts.num_threads} threads on {cores} cores; "
+        says += f"with {cores} threads, computing is {faster:.1f} times as fast."
         overrides: tuple[str, ...] = ()
         if workers > cores:
             says += f" {workers} workers take the same cores."
@@ -308,10 +306,8 @@ def other_programs(facts: Facts) -> Iterator[Verdict]:
         return
     if taken_cores < BUSY_CORES or facts.num_threads > facts.num_cores:
         return
-    says = (
-        f"Other programs keep {use.others_cores:.1f} of {facts.allowed_cores} cores busy, "
-        f"while training has {use.own_cores:.1f}"
-    )
+    says = f"Other programs keep {use.others_cores:.1f} of {facts.allowed_cores} cores busy"
+    says += f", while training has {use.own_cores:.1f}"
     if use.programs:
         says += ": " + ", ".join(f"{name} ({pid}) {cores:.1f}" for pid, name, cores in use.programs)
     if use.stolen_cores >= BUSY_CORES:
@@ -421,18 +417,14 @@ def slow_disk(facts: Facts) -> Iterator[Verdict]:
         busy_s = work_s / facts.batch_size + facts.compute_cores / facts.compute
         record_s = wait_s / at_once + busy_s / min(at_once, facts.num_cores)
         factor = min(facts.headroom, 1 / facts.whole / max(record_s, 1 / facts.compute))
-        why = (
-            f"Use {workers} workers, more than the cores: {NUM_THREADS} reads at once bring "
-            f"{disk.cold_many / disk.cold:.1f} times as much, since each read mostly waits."
-        )
+        why = f"Use {workers} workers, more than the cores: {NUM_THREADS} reads at once bring "
+        why += f"{disk.cold_many / disk.cold:.1f} times as much, since each read mostly waits."
         overrides = (f"workers.num={workers}",)
         if storage.encoding == "raw":  # a thread reads a whole batch, and only three are at once
             overrides += ("workers.kind=process",)
     else:
-        why = (
-            f"Copy the data ({size}) to a faster disk, or pack it smaller. More readers do not "
-            f"help: {NUM_THREADS} of them read {disk.cold_many / 1e6:,.1f} MB/s together."
-        )
+        why = f"Copy the data ({size}) to a faster disk, or pack it smaller. More readers do not "
+        why += f"help: {NUM_THREADS} of them read {disk.cold_many / 1e6:,.1f} MB/s together."
         action = f"copy {storage.path} to a local disk, or a memory with {size} free"
     yield Verdict(
         "network_disk" if storage.disk == "network" else "cold_disk",
@@ -476,10 +468,8 @@ def slow_collectives(facts: RankFacts) -> Iterator[Verdict]:
         return
     says = f"Exchanges among {facts.num_ranks} ranks take {100 * share:.0f} % of a step"
     if facts.unsynced_s is not None:
-        says += (
-            f"; without that of gradients it would take {1e3 * facts.unsynced_s:.1f} ms "
-            f"instead of {1e3 * facts.step_s:.1f} ms"
-        )
+        says += f"; without that of gradients it would take {1e3 * facts.unsynced_s:.1f} ms"
+        says += f" instead of {1e3 * facts.step_s:.1f} ms"
     why = "Exchange less often, by a larger batch or fewer ranks."
     action = "Give each rank more records, as with rank_batch_size=; use a faster network."
     overrides: tuple[str, ...] = ()

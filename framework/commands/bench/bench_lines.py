@@ -201,11 +201,9 @@ def compare(first: str, second: str, rule: DecisionRule) -> int:
         print(f"note: {remark}")
     noises = [each.noise for each in verdicts if each.word == NOISE and each.noise > rule.threshold]
     if noises:
-        print(
-            f"note: within the noise, but {len(noises)} of {len(verdicts)} spread by up to "
-            f"{max(noises):.0%} and would hide a smaller change; measure on an idle machine, or "
-            "raise repeats="
-        )
+        many = f"{len(noises)} of {len(verdicts)} spread by up to {max(noises):.0%}"
+        fix = "measure on an idle machine, or raise repeats="
+        print(f"note: within the noise, but {many} and would hide a smaller change; {fix}")
     print(
         f"Benches differ if their medians are more than {100 * rule.threshold:g} % apart and p is "
         f"at most {rule.level:g}. p is from a Mann-Whitney U test over repeats. "
@@ -287,11 +285,8 @@ def notes(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -
         change = median(later) / median(speeds) - 1
         level = max(rule.level, statistics.least_p(len(speeds), len(later)))
         if abs(change) > rule.threshold and statistics.u_test(speeds, later) <= level:
-            was = "faster" if change > 0 else "slower"
-            yield (
-                f"the machine itself was {abs(change):.1%} {was} in the second, by the fixed "
-                "computation beside every measurement"
-            )
+            speed = f"{abs(change):.1%} {'faster' if change > 0 else 'slower'}"
+            yield f"the machine itself was {speed} in the second, by a fixed computation"
 
 
 def _yardsticks(benches: Sequence[Bench]) -> list[float]:

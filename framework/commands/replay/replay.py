@@ -52,9 +52,8 @@ def _replay(arguments: list[str], options: ReplayOptions, folder: Path) -> RunOu
         again = RunAgain(Path(options.run), options.step)
         parallel = again.history.config_of(again.search.first)["parallel"]
         asked = {"run": options.run, "step": options.step}
-        job = RankedJob(
-            {"replay": asked, "parallel": parallel, "debug": None}, str(folder), allowed
-        )
+        config = {"replay": asked, "parallel": parallel, "debug": None}
+        job = RankedJob(config, str(folder), allowed)
         if "num_processes" not in parallel:
             return job.outcome(replay_here)
         folder.mkdir(parents=True)  # for the outcomes of the ranks

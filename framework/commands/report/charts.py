@@ -115,9 +115,9 @@ def _draw_times(
     rows = np.arange(len(runs))
     axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=pages.INK, linewidth=1.2)
     caption = (
-        f"1 is {base.label}, the upright line; shorter is faster. The thin line on a bar spans the "
-        "middle half of its reports, windows or repeats. What did not finish is pale."
+        f"1 is {base.label}, the upright line; shorter is faster. The thin line on a bar spans "
     )
+    caption += "the middle half of its reports, windows or repeats. What did not finish is pale."
     return "times", "Relative time", caption, figure, tips
 
 
@@ -252,17 +252,13 @@ def _draw_curves(
     if len(runs) > len(pages.OF_RUN):
         words.append("Point at a line for its name.")
     if num_thinned := sum(drawn.low is not None for _, _, drawn in lines):
-        words.append(
-            f"Lines of more than {most} points ({num_thinned} here) are drawn in "
-            f"{num_columns(most)} columns: the mean of a column's points, and a band from "
-            "the least to the greatest; none is left out."
-        )
+        thin = f"Lines of more than {most} points ({num_thinned} here) are drawn in "
+        thin += f"{num_columns(most)} columns: the mean of a column's points, and a band from "
+        words.append(f"{thin}the least to the greatest; none is left out.")
     if num_left_out:
         words.append(f"{num_left_out:,} values are not finite and cannot be drawn.")
     if over == "seconds":
-        words.append(
-            "Seconds are the sum of the steps' spans: validation and checkpoints are not in them."
-        )
+        words.append("Seconds are the sum of the steps' spans, without validation and checkpoints.")
     return chart_name, f"{metric} over {over}", " ".join(words), figure, tips
 
 

@@ -321,10 +321,7 @@ def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
     """Return why runs did not finish, their notes, and whether their times can be compared."""
     texts: list[tuple[str, int]] = []
     if (count := _num_machines(runs)) > 1:
-        what = (
-            f"measured on {count} different machines: their times cannot be compared as they stand "
-            "(see Machine below)"
-        )
+        what = f"measured on {count} different machines (see below): their times cannot be compared"
         texts += [(what, number) for number, run in enumerate(runs) if run.facts]
     for number, run in enumerate(runs):
         if run.reason:
