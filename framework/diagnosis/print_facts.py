@@ -163,7 +163,6 @@ def show_applied(applied: judge.Applied | None) -> None:
 
 
 def as_json(diagnosis: judge.Diagnosis, words: Sequence[str]) -> dict[str, Any]:
-    """Return all facts, verdicts and derived figures as plain values."""
     plain: dict[str, Any] = {"command": ["paceline", "diagnose", *words], **asdict(diagnosis)}
     for name in ("headroom", "lock_share", "slowed_share"):
         plain["facts"][name] = getattr(diagnosis.facts, name)

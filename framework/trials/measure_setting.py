@@ -94,7 +94,6 @@ def measure(request: dict[str, Any], allowed: tuple[str, ...]) -> Answer:
 
 
 def measure_ranks(request: dict[str, Any], num_ranks: int) -> Answer:
-    """Start ranks that measure together, and combine their answers."""
     from framework.parallel.start_ranks import launch  # noqa: PLC0415  # slow to import
 
     with scratch_folder("paceline-trial-") as folder:

@@ -1,8 +1,6 @@
 """Measure how fast the parts of a configured run are, alone and together.
 
-A rate is measured in windows of equal length after a burn-in, so that its spread is known. Nothing
-is written: there are no sinks, checkpoints or validation. A Probe holds the parts of a single
-configuration.
+Nothing is written: there are no sinks, checkpoints or validation.
 """
 
 import math
@@ -54,7 +52,7 @@ class Rate:
 @final
 @dataclass
 class Windows:
-    """Counts records in windows of time, after the device has processed them."""
+    """Counts records in equal windows of time, so that the spread of a rate is known."""
 
     seconds: float  # of all windows together
     burn_in_s: float  # before the first window

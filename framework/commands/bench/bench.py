@@ -170,7 +170,6 @@ def combinations(axes: Mapping[str, Sequence[str]]) -> list[Choice]:
 
 
 def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
-    """Measure every combination, and write each line at once. Return the exit code."""
     if "RANK" in os.environ:
         fix = "start it without torchrun: parallel=ddp starts ranks"
         raise ConfigError(186, "paceline bench", "was started as one of several ranks", fix)

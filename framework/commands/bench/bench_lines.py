@@ -3,11 +3,9 @@
 The first line describes the machine and the command. Each other line is a measurement or a cell
 that cannot run; docs/design/0005-measuring.md describes their form.
 
-The samples of a comparison are processes, that is, the repeats of a cell, since windows of one
-process share its memory layout and its minute. Two cells differ if p of the two-sided Mann-Whitney
-U test over their repeats is at most ``level``, and their medians differ by more than ``threshold``.
-No test can tell whether the code or the machine has changed, so a fixed computation is measured
-with each cell.
+The samples of a comparison are the repeats of a cell, since windows of one process share its memory
+layout and its minute. No test can tell whether the code or the machine has changed, so a fixed
+computation is measured with each cell.
 """
 
 import glob

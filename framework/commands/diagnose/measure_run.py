@@ -293,7 +293,6 @@ def _save_s(trainer: Trainer, checkpoints: CheckpointFolder) -> float:
 
 
 def run_rate(config: Config, allowed: Sequence[str], seconds: float) -> float:
-    """Return the records per second of a run that validates, saves and reports."""
     timer = StepTimer(seconds, 1, LEAST_STEPS)
     with _short_run(config, allowed) as (assembly, folder, stack):
         trainer = Trainer(training_parts(assembly, folder, timer))

@@ -177,14 +177,9 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     if cause is not None and "wait" in cause.parts:
         # A trial that gains refutes the estimate that data is fine.
         good = [verdict for verdict in good if verdict.rule != "data_is_fine"]
-    return Diagnosis(
-        facts=facts,
-        cause="" if cause is None else cause.rule,
-        limit=limit_of(facts, cause, good),
-        verdicts=tuple(good),
-        rejected=rejected,
-        seconds=time.perf_counter() - start,
-    )
+    rule = "" if cause is None else cause.rule
+    limit, seconds = limit_of(facts, cause, good), time.perf_counter() - start
+    return Diagnosis(facts, rule, limit, tuple(good), rejected, seconds)
 
 
 def _rank(verdict: Verdict) -> tuple[bool, float]:

@@ -25,7 +25,7 @@ from framework.config.targets import Config, check_targets, completed, data_name
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import tensors
 from framework.contracts.prediction import Predicts
-from framework.contracts.training import Objective, Report
+from framework.contracts.training import Objective, Report, Sink
 from framework.errors import say
 from framework.measure.host import threads_per_rank
 from framework.sink.base import write_picture
@@ -151,7 +151,7 @@ def choose_step(text: str, history: RunHistory) -> StepSearch:
 
 
 @final
-class RunAgain:
+class RunAgain(Sink):
     """A run one of whose steps can be taken again; a Sink that compares reports on the way.
 
     All ranks call the same methods. ``progress`` is called after every step with its number and
@@ -301,12 +301,6 @@ class RunAgain:
             # NaN is not equal to itself
             is_same = all(own == new or str(own) == str(new) for own, new in pairs)
             (self._repeated if is_same else self._differing).add(report.step)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _records(

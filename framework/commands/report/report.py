@@ -398,8 +398,6 @@ def runs_table(runs: Sequence[RecordedRun], compared: RelativeTimes) -> Table:
 
 
 def spans_table(runs: Sequence[RecordedRun]) -> Table:
-    """Return the seconds per step of each span."""
-
     def cell(span: RecordedSpan | None, run: RecordedRun) -> TableCell:
         if span is None:
             return TableCell(units.NONE, None)

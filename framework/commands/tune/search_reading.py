@@ -228,7 +228,6 @@ class ReadingSearch:
 def tune_reading(
     request: TuneRequest, config: Config, allowed: tuple[str, ...], path: Path
 ) -> RunOutcome:
-    """Search, print every grid, and write the recipe to ``path``."""
     pack_missing(config, allowed)
     needed("scipy", "stats")  # for the verdict, which comes after minutes of measuring
     loaders: dict[str, Config] = {}

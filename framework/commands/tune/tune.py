@@ -169,15 +169,11 @@ Attempt = Callable[[int, float, float], Trial]  # (batch size, seconds, seconds 
 @final
 @dataclass
 class BatchSizeSearch:
-    """A search within ``budget_s`` seconds.
-
-    ``attempt`` trains with a batch size: a multiple of ``step``, and at most ``most``, which is the
-    number of records of an epoch. ``clock`` returns the present time in seconds.
-    """
+    """A search that doubles the size, and bisects for the largest that fits."""
 
     attempt: Attempt
-    most: int
-    step: int
+    most: int  # records of an epoch
+    step: int  # whose multiples are tried
     budget_s: float
     clock: Callable[[], float] = time.monotonic
     trials: dict[int, Trial] = field(default_factory=dict[int, Trial])
