@@ -61,8 +61,7 @@ def verdicts_of(facts: Facts | RankFacts) -> list[Verdict]:
     else:
         for rules, parts in ((data_rules.RULES, ("wait",)), *step_rules.RULES):
             for verdict in chain.from_iterable(rule(facts) for rule in rules):
-                own = verdict.parts or parts
-                known.append(replace(verdict, modeled=verdict.gain, parts=own))
+                known.append(replace(verdict, modeled=verdict.gain, parts=verdict.parts or parts))
     return sorted(known, key=lambda verdict: -verdict.gain)
 
 

@@ -414,8 +414,7 @@ class ProfiledClock(Clock):
             trace = json.loads(temporary.read_text(encoding="utf-8"))
             trace["traceName"] = self.path.name
             events: list[dict[str, Any]] = trace["traceEvents"]
-            anchors = (event["ts"] for event in events if event.get("name") == ANCHOR)
-            anchor_us = next(anchors, None)
+            anchor_us = next((event["ts"] for event in events if event.get("name") == ANCHOR), None)
             if anchor_us is not None and self._anchor_s is not None:
                 track = {"pid": os.getpid(), "tid": 1}
                 title = {"name": "paceline spans, in host time"}

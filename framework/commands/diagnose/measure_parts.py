@@ -369,8 +369,7 @@ def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
     store, draw = source.store, random.Random(0)  # noqa: S311  # no secret
     num_records = store.manifest.num_records
     if isinstance(store, folder_store.FolderStore):
-        numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
-        names = map(store.name, numbers)
+        names = map(store.name, draw.sample(range(num_records), min(NUM_PIECES, num_records)))
         return disk_rate([Piece(name, 0, os.path.getsize(name)) for name in names], seconds)
     files = list(filter(os.path.isfile, open_store.files_of(str(probe.config["data"]["train"]))))
     if not files:

@@ -122,8 +122,7 @@ def _diagnose_ranks(
     seconds = RANKS_SHARE * asked.seconds
     if "RANK" in os.environ:
         threads = cores_per_rank()
-        job = RankedJob(config, str(own), allowed)
-        facts = measure_run.measured_as_rank(job, seconds)
+        facts = measure_run.measured_as_rank(RankedJob(config, str(own), allowed), seconds)
     else:
         threads = max(1, num_cores() // config["parallel"]["num_processes"])
         facts = measure_run.measured_here(config, allowed, own, seconds)
@@ -161,8 +160,7 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     """Measure, judge and try advice in about ``seconds``; slow steps take longer."""
     start = time.perf_counter()
     facts = gather_facts(compose(()), PARTS_SHARE * seconds, say)
-    trials = _Trials(facts, compose, seconds, start + seconds, say)
-    verdicts = trials.tried(verdicts_of(facts))
+    verdicts = _Trials(facts, compose, seconds, start + seconds, say).tried(verdicts_of(facts))
     good: list[Verdict] = []
     for verdict in verdicts:
         # Advice that could be tried but was not is left out, unless it was too rare for a trial.

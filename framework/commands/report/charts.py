@@ -345,8 +345,7 @@ def _panel(inner: float, top: float, left: float, bottom: float) -> tuple[Figure
     height = top + inner + bottom
     figure = Figure(figsize=(WIDTH / 72, height / 72))
     width = 1 - (left + EDGE) / WIDTH
-    axes = figure.add_axes((left / WIDTH, bottom / height, width, inner / height))
-    return figure, axes
+    return figure, figure.add_axes((left / WIDTH, bottom / height, width, inner / height))
 
 
 def _legend(figure: Figure, handles: Sequence[Any], texts: Sequence[str], **options: Any) -> None:

@@ -145,8 +145,7 @@ class Watch:
         from framework.diagnosis.print_facts import show_watch, watch_json  # noqa: PLC0415
         from framework.system.durable import write_json  # noqa: PLC0415
 
-        machine = self._machine.lap()
-        facts = gather_script_facts(self._hooks, machine, may_read)
+        facts = gather_script_facts(self._hooks, self._machine.lap(), may_read)
         sys.stdout.flush()
         with redirect_stdout(sys.stderr):
             show_watch(facts)
@@ -251,8 +250,7 @@ def _without_our_frames(error: BaseException) -> BaseException:
         frames: list[TracebackType] = []
         trace = part.__traceback__
         while trace is not None:
-            file = trace.tb_frame.f_code.co_filename
-            if not file.startswith(OURS):
+            if not trace.tb_frame.f_code.co_filename.startswith(OURS):
                 frames.append(trace)
             trace = trace.tb_next
         # Not new ones: Python knows no line for some instructions, and takes no traceback without.
