@@ -13,16 +13,11 @@ from framework.diagnosis.facts import Facts, Storage, Verdict, gain
 # If Python's lock is held for a larger share of preparing, a second thread gains less than half.
 LOCKED = 0.5
 CLEARLY = 1.2  # the least factor between two rates that counts as clearly faster
-MOST_GAIN = 10.0  # that is predicted for a step that reading no longer slows
 # If the shorter side of an image is so many times longer than needed, decoding is mostly wasted.
 LARGE = 2.0
 MEMORY_SHARE = 0.5  # of free memory, that a store may take
-DISK_SHARE = 0.8  # of free disk space, that a store may take
 GATHER_BYTES_PER_S = 2e9  # that one thread copies out of memory (benchmarks/README.md, D)
-TRANSFORM_S = 3e-5  # of a small array that needs no scaling, in one thread
-JPEG_BYTES = 0.4  # of a JPEG of quality 90, per pixel of a photograph
 FIXED = {"resize", "center_crop"}  # transforms that give every epoch the same pixels
-LEAST_SHARE = 0.03  # of a step; if slow records take less, they are no cause
 MOST_SHARE = 0.99  # of a step, that slow records may take in a prediction
 
 
@@ -140,7 +135,7 @@ def _slowed_step(facts: Facts) -> Verdict | None:
         others.append("images packed smaller (pack.resize) or as pixels (pack.encode=raw)")
         if facts.gpu:
             others.append("data=dali")
-    left = max(1 - (facts.training_s - facts.alone_s) / facts.step_s, 1 / MOST_GAIN)
+    left = max(1 - (facts.training_s - facts.alone_s) / facts.step_s, 0.1)
     return Verdict(
         "slowed_step",
         f"Reading slows the step by {100 * facts.slowed_share:.0f} %: it computes for "
@@ -324,7 +319,7 @@ def slow_records(facts: Facts) -> Iterator[Verdict]:
         return
     # The waiting was measured without steps, too. Its share is taken to be the same.
     share = (1 - 1 / facts.headroom) * block["saved_s"] / (block["wait_s"] or 1.0)
-    if share < LEAST_SHARE:
+    if share < 0.03:
         return
     rest = max(1 - block["slow_s"] / block["read_s"], 1 - MOST_SHARE)
     names = ", ".join(map(named, block["records"][:MOST_NAMED]))
@@ -388,13 +383,13 @@ def _packed(facts: Facts, storage: Storage) -> tuple[dict[str, Any], float, floa
         size = list(facts.size)
     elif storage.even and facts.transform not in FIXED:
         size = [max(1, round(length / scale)) for length in image_size]
-    most = min(MEMORY_SHARE * facts.free_memory_bytes, DISK_SHARE * storage.free_bytes)
+    most = min(MEMORY_SHARE * facts.free_memory_bytes, 0.8 * storage.free_bytes)
     if size is None or storage.num_records * storage.channels * math.prod(size) > most:
         options: dict[str, Any] = {"encode": "jpeg"}
         if scale > 1:
             options["resize"] = needed
         num_pixels = math.prod(length / scale for length in image_size)
-        return options, storage.num_records * num_pixels * JPEG_BYTES, None
+        return options, storage.num_records * num_pixels * 0.4, None  # a photograph at quality 90
     options = {"encode": "raw"}
     if facts.transform == "resize":
         options["size"] = size
@@ -404,5 +399,5 @@ def _packed(facts: Facts, storage: Storage) -> tuple[dict[str, Any], float, floa
     copied_s = facts.batch_size * record_bytes / GATHER_BYTES_PER_S
     if facts.transform != "none":
         options["layout"] = "hwc"
-        copied_s += facts.batch_size * TRANSFORM_S
+        copied_s += facts.batch_size * 3e-5  # of a small array that needs no scaling
     return options, float(storage.num_records * record_bytes), copied_s

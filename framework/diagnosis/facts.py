@@ -15,9 +15,7 @@ from framework.measure.usage import MachineUse
 
 LEAST_LEFT = 0.01  # the share of a step that `headroom` leaves to computing, at least
 LEAST_CORES = 0.05  # of training: with none it would want endlessly many, and gain endlessly
-# The spans in which a step computes. With less reading beside them, they vary by a share.
-COMPUTING = ("compute", "forward", "backward", "optimizer")
-SLOWED = 0.1
+COMPUTING = ("compute", "forward", "backward", "optimizer")  # the spans in which a step computes
 UNKNOWN = 0.0  # stands for a gain that nobody can predict
 
 Shares = Mapping[str, float]  # or seconds, by name
@@ -291,7 +289,7 @@ class Facts:
     def mostly_slowed(self) -> bool:
         """Whether reading costs a step more by slowing it than by making it wait."""
         reads_ahead = self.loader != "plain" or self.workers > 0
-        is_slowed = reads_ahead and self.data_limits and self.slowed_share > SLOWED
+        is_slowed = reads_ahead and self.data_limits and self.slowed_share > 0.1
         return is_slowed and self.training_s - self.alone_s > self.wait * self.step_s
 
     @property

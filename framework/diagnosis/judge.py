@@ -16,7 +16,6 @@ TITLES = {
     "compute": "computing",
     **{name: name for name in step_rules.RUN_PARTS},
 }
-SLOWED = "computing more slowly while data is read"
 # They make every step faster, and no step is slow because of them.
 TIPS = {"data_is_fine", "amp", "channels_last"}
 WORTH = 1.03
@@ -90,7 +89,7 @@ def limit_of(facts: Facts, cause: Verdict | None, good: Sequence[Verdict] = ()) 
     """Return what limits training, in words: the largest part of a step, and its cause."""
     titles = dict(TITLES)
     if facts.mostly_slowed:
-        titles["wait"] = SLOWED
+        titles["wait"] = "computing more slowly while data is read"
     known = {name: share for name, share in shares_of(facts, good).items() if share >= 0.05}
     first, *others = known
     limit = TITLES.get(first, "Computing").capitalize()

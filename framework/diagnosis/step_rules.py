@@ -12,11 +12,9 @@ from framework.measure.host import NUM_THREADS
 from framework.measure.stack_sampler import PythonLine
 
 MOSTLY = 0.6  # computing faster shows only if computing takes a larger share of a step
-FINE = 1.2  # with a smaller headroom, data does not limit training, although advice may gain
 FIXED_SHARE = 0.25  # of a step; less that does not grow with the batch is not worth advice
 TINY = 8  # records; the fixed cost of a step with fewer may be most of it
 PYTHON_SHARE = 0.15  # of a step, or of preparing a record; Python that takes less is no cause
-MOST_GAIN = 100.0  # that removing Python is said to bring: no measurement resolves what is left
 RUN_SHARE = 0.05  # of the run; less is not worth advice
 TARGET_SHARE = 0.03  # that the advised interval leaves
 RUN_PARTS = ("validating", "saving", "reporting")  # what a run does between its steps
@@ -47,7 +45,7 @@ COMPUTES = "Look at code that asks for its rank, other programs on its cores, an
 
 def data_is_fine(facts: Facts) -> Iterator[Verdict]:
     """Detect a run that no change to the data can make much faster."""
-    if facts.headroom <= FINE:
+    if facts.headroom <= 1.2:
         percent = max(1, round(100 * (facts.headroom - 1)))
         yield Verdict(
             "data_is_fine",
@@ -153,7 +151,7 @@ def python_in_step(facts: Facts) -> Iterator[Verdict]:
             # than alone.
             copy_s = facts.spans_s["copy"] - facts.compute_spans_s.get("copy", 0.0)
             rest_s = facts.batch_size / facts.compute + max(0.0, copy_s - of_busy * busy_s)
-        left_s = max(min(busy_s, rest_s), busy_s / MOST_GAIN)
+        left_s = max(min(busy_s, rest_s), busy_s / 100)  # no measurement resolves less
         after_s = left_s + min(step_s - busy_s, facts.batch_size / facts.loader_rate)
         if facts.load is not None:
             after_s = max(after_s, replace(facts.load, compute_s=left_s).step_s)
@@ -170,7 +168,6 @@ def python_in_step(facts: Facts) -> Iterator[Verdict]:
 
 
 def python_in_transform(facts: Facts) -> Iterator[Verdict]:
-    """Detect that the transform's or Dataset's own Python takes much of preparing a record."""
     share = facts.function_share
     if not facts.has_function or not facts.slow_rate or share < PYTHON_SHARE:
         return
@@ -389,7 +386,6 @@ def little_memory(facts: Facts) -> Iterator[Verdict]:
 
 
 def slow_disk(facts: Facts) -> Iterator[Verdict]:
-    """Detect reading that waits for a local disk, or for a network file system."""
     storage, disk = facts.slow_storage, facts.disk_rate
     if disk is None or storage is None or facts.read is None or facts.prepare is None:
         return

@@ -43,7 +43,6 @@ def test_a_step_takes_as_long_as_its_slowest_part(workers, kind, lock, ahead, wa
 REPACK = Repack(
     "folder",
     {"train": ("my photos", "packed"), "val": ("val", "val-packed")},
-    "hdf5",
     {"encode": "raw", "size": [64, 64]},
 )
 

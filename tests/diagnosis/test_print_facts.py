@@ -23,12 +23,12 @@ FAILED = Verdict("processes", "s", "w", 1.2, ("workers.kind=process",), failed="
 FOUND = Diagnosis(facts(), "raise_workers", "Data limits.", (ADVICE,), (FAILED,), 30.0)
 
 
-def changed(words):
-    return ["epochs=3", *words]
+def train_words(words):
+    return ["train", "--config-dir", "my folder", "epochs=3", *words]
 
 
 def test_the_limit_comes_first_and_each_advice_has_its_command(capsys):
-    show(FOUND, changed, ["--config-dir", "my folder"])
+    show(FOUND, train_words)
     out = capsys.readouterr().out
     assert out.startswith("Data limits.\n")
     assert "1. raise_workers: 1.50 times" in out
@@ -54,7 +54,7 @@ def test_what_was_applied_stands_beside_what_was_predicted(capsys):
 
 
 def shown(capsys, **changes):
-    show_ranks(rank_facts(**changes), lambda words: ["parallel=ddp", *words], [])
+    show_ranks(rank_facts(**changes), lambda words: ["train", "parallel=ddp", *words])
     return capsys.readouterr().out
 
 
@@ -100,7 +100,10 @@ def test_headline_spans_and_advice_are_printed(capsys):
 
 def test_advice_about_a_store_packs_it_first():
     verdict = Verdict("r", "s", "w", 1.5, repack=Repack("folder", {"train": ("photos", "packed")}))
-    lines = [line.strip() for line in advice_lines(1, verdict, lambda words: ["epochs=3", *words])]
+    lines = [
+        line.strip()
+        for line in advice_lines(1, verdict, lambda words: ["train", "epochs=3", *words])
+    ]
     commands = [shlex.split(line) for line in lines if line.startswith("paceline ")]
     assert [command[1] for command in commands] == ["pack", "train"]
     assert "output.path=packed.h5" in commands[0]

@@ -34,7 +34,6 @@ from framework.diagnosis.facts import Facts, Storage
 from framework.diagnosis.step_rules import TINY
 from framework.errors import Say
 from framework.measure import host
-from framework.measure.host import DiskRate, Piece, disk_kind, disk_rate
 from framework.measure.statistics import median
 from framework.measure.usage import MachineUse, MachineWatch
 from framework.media.header import BadImage, ImageHeader, read_header
@@ -82,6 +81,7 @@ class Setting(NamedTuple):
 
     def probe(self, num_windows: int = NUM_WINDOWS, epoch: int = 1) -> Probe:
         """Return a new probe. Epoch 0 is read to measure the parts alone."""
+        # As a training run does. With another number, the rates would not be those of a run.
         torch.set_num_threads(self.threads or host.threads_per_rank())
         config = {**self.config, "clock": "full"}
         return Probe(config, self.allowed, num_windows, measure_run.GRACE_S, epoch)
@@ -362,7 +362,7 @@ def _in_turn(
     return after.records_per_s / before.records_per_s, after.busy_cores
 
 
-def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
+def read_disk(probe: Probe, seconds: float) -> host.DiskRate | None:
     source = probe.assembly.train_source
     if not isinstance(source, StoreSource):
         return None
@@ -370,7 +370,8 @@ def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
     num_records = store.manifest.num_records
     if isinstance(store, folder_store.FolderStore):
         names = map(store.name, draw.sample(range(num_records), min(NUM_PIECES, num_records)))
-        return disk_rate([Piece(name, 0, os.path.getsize(name)) for name in names], seconds)
+        pieces = [host.Piece(name, 0, os.path.getsize(name)) for name in names]
+        return host.disk_rate(pieces, seconds)
     files = list(filter(os.path.isfile, open_store.files_of(str(probe.config["data"]["train"]))))
     if not files:
         return None
@@ -379,7 +380,7 @@ def read_disk(probe: Probe, seconds: float) -> DiskRate | None:
     length = max(1, sum(map(os.path.getsize, files)) // num_records)
     places = range(0, max(1, os.path.getsize(path) - length), length)
     starts = draw.sample(places, min(NUM_PIECES, len(places)))
-    return disk_rate([Piece(path, start, length) for start in starts], seconds)
+    return host.disk_rate([host.Piece(path, start, length) for start in starts], seconds)
 
 
 def storage_of(store: RecordStore, config: Config) -> Storage:
@@ -405,7 +406,7 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         form=form,
         num_records=num_records,
         record_bytes=touch(records) / len(indices),
-        disk=disk_kind(path) if os.path.exists(path) else "unknown (no such path)",
+        disk=host.disk_kind(path) if os.path.exists(path) else "unknown (no such path)",
         cached=cached,
         targets=targets,
         follow_links=config["data"].get("follow_links"),

@@ -11,8 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from framework.cli.arguments import check_output, config_flags, granted, typed_value
 from framework.cli.hydra_app import composed
 from framework.cli.outcome import RunOutcome
@@ -28,7 +26,7 @@ from framework.diagnosis.judge import Applied, Diagnosis, cause_of, limit_of, ve
 from framework.diagnosis.step_rules import RUN_PARTS
 from framework.errors import ConfigError, PacelineError, say
 from framework.input import folder, store
-from framework.measure.host import cores_per_rank, num_cores, threads_per_rank
+from framework.measure.host import cores_per_rank, num_cores
 from framework.measure.statistics import LEAST_GAIN, Pairs, take_turns
 from framework.order.draws import permutation
 from framework.pack import jobs, pack_store, packing
@@ -95,8 +93,6 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
         def compose(changes: Sequence[str]) -> Setting:
             return Setting(*composed(changed(words, changes), grant, asked.config_dir))
 
-        # A training run sets the same number. With another, the rates would not be those of a run.
-        torch.set_num_threads(threads_per_rank())
         setting = compose(())
         pack_missing(setting.config, setting.allowed)
         # Imports and small packing have taken some of the time.

@@ -392,7 +392,7 @@ def recipe_path(request: TuneRequest) -> Path:
         raise ConfigError(197, where, "cannot be the name of a recipe", fix)
     if f"tuned/{name}" in bases:
         raise ConfigError(197, where, "the recipe would contain itself", "give another name=")
-    path = Path(request.folder, "recipes", "tuned", f"{name}.yaml")
+    path = Path(request.config_dir or ".", "recipes", "tuned", f"{name}.yaml")
     if path.exists() and not request.force:
         fix = "give another name=, or force=true to replace it"
         raise ConfigError(197, str(path), "exists already", fix)
@@ -420,7 +420,7 @@ def _write_recipe(
         words = without_searched(words, winner.loader != default.loader)
     again = [f"recipes=tuned/{path.stem}"]
     again += [word for word in words if not word.startswith("recipes=")]
-    command = shlex.join(["paceline", "train", "--config-dir", request.folder, *again])
+    command = shlex.join(["paceline", "train", "--config-dir", request.config_dir or ".", *again])
     facts = machine()
     processor = facts["processor"] or "an unnamed processor"
     gpus = ", ".join(facts["gpus"]) or "no GPU"

@@ -87,10 +87,6 @@ class TuneRequest:
     output: str | None = None
     memory: int | None = None  # bytes
 
-    @property
-    def folder(self) -> str:
-        return self.config_dir or "."
-
 
 def main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:

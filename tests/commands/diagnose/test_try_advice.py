@@ -40,11 +40,11 @@ def test_applying_a_repack_writes_the_store_to_its_target(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(80))
     compose = compose_of(*SMALL, f"data.train={path}")
     result = diagnose(compose, 0.5, silent)
-    repack = Repack("store", {"train": (path, str(tmp_path / "b"))}, "lmdb")
+    repack = Repack("store", {"train": (path, str(tmp_path / "b"))})
     advice = Verdict("r", "s", "w", 1.0, (), repack)
     applied = apply(replace(result, verdicts=(advice,)), compose, 0.5, silent).applied
-    assert (tmp_path / "b.lmdb").exists()
-    assert "b.lmdb" in applied.note
+    assert (tmp_path / "b.h5").exists()
+    assert "b.h5" in applied.note
 
 
 def test_a_trial_reads_records_that_no_trial_before_it_has_read(epochs_read):
@@ -170,7 +170,7 @@ def test_advice_against_the_cause_is_applied_before_larger_gains():
 def test_a_sample_is_packed_as_all_would_be_and_repeated(tmp_path):
     photos = write_photos(tmp_path / "photos")
     options = {"encode": "raw", "size": [16, 16], "layout": "hwc"}
-    repack = Repack("folder", {"train": (photos, "unused")}, "hdf5", options)
+    repack = Repack("folder", {"train": (photos, "unused")}, options)
     path = str(tmp_path / "sample.h5")
     record_s, _ = write_sample(repack, path, 100, 30.0)
     manifest = open_store(path).manifest
