@@ -356,12 +356,9 @@ RULES = (
 
 
 def _scale(facts: Facts) -> tuple[float, int]:
-    """Return how many times longer than needed an image's shorter side is, and the needed pixels.
-
-    The first is 0 if it is unknown. Random crops need twice their size.
-    """
+    """Return how many times too long an image's shorter side is (0: unknown), and what it needs."""
     storage, most = facts.storage, max(facts.size or (0,))
-    needed = 2 * most
+    needed = 2 * most  # of random crops
     if facts.transform in FIXED:
         needed = most * 8 // 7
     keeps_scale = facts.transform == "random_crop"  # its images cannot be packed smaller
@@ -371,10 +368,7 @@ def _scale(facts: Facts) -> tuple[float, int]:
 
 
 def _packed(facts: Facts, storage: Storage) -> tuple[dict[str, Any], float, float | None]:
-    """Pack raw pixels if they suffice for every epoch and fit, and JPEGs otherwise.
-
-    Return options of ``pack``, the bytes of the store, and the seconds to copy a batch of pixels.
-    """
+    """Return options of ``pack``, bytes of the store, and seconds to copy a batch (None: JPEGs)."""
     image_size = storage.image_size or (1, 1)
     side, needed = _scale(facts)
     scale = max(1.0, side)

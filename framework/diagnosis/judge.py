@@ -133,11 +133,9 @@ def cause_of(facts: Facts, good: Sequence[Verdict], others: Sequence[Verdict]) -
 
 
 def rank_cause(facts: RankFacts, verdicts: Sequence[Verdict]) -> Verdict | None:
-    """Return the verdict that names what limits training; None if no rank or exchange does.
-
-    The ranks may all wait for data longer than for each other. Data is the limit then.
-    """
+    """Return the verdict that names what limits training; None if no rank or exchange does."""
     lost = 1 - 1 / verdicts[0].gain if verdicts else 0.0
+    # If all ranks wait for data longer than for each other, data is the limit.
     waits_s = [span.median_s for name, span in facts.spans.items() if name in ("wait", "idle")]
     if lost < max(step_rules.LEAST_WAITING, min(waits_s, default=0.0) / facts.step_s):
         return None

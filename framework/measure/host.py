@@ -58,10 +58,7 @@ class Cgroups(NamedTuple):
         return max(known, key=lambda throttle: throttle.seconds, default=None)
 
     def memory_bytes(self) -> tuple[float, float]:
-        """Return the smallest limit, and what can be taken before one, cached files included.
-
-        Both are infinite without a limit.
-        """
+        """Return the smallest limit, and what can be taken before one; infinite without a limit."""
         least = available = math.inf
         for folder in self._folders("memory"):
             limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
@@ -75,10 +72,7 @@ class Cgroups(NamedTuple):
         return least, available
 
     def _folders(self, controller: str) -> Iterator[Path]:
-        """Yield the folders of our groups and of those around them, in both versions.
-
-        A container may read a path here that it does not have. Its own group then is the root.
-        """
+        """Yield the folders of our groups and of those around them, in both versions."""
         paths: dict[str, str] = {}
         with suppress(OSError, ValueError):
             for line in self.own.read_text(encoding="utf-8").splitlines():
@@ -86,6 +80,7 @@ class Cgroups(NamedTuple):
                 paths |= dict.fromkeys(names.split(","), path)
         bases = ((self.root / controller, controller), (self.root, ""))
         for base, name in (*bases, (self.root / "unified", "")):
+            # A container may read a path that it does not have. Its own group then is the root.
             inside = base / paths.get(name, "/").lstrip("/")
             for folder in (inside, *inside.parents):
                 if folder.is_relative_to(base) and folder.is_dir():
@@ -136,12 +131,9 @@ def rss_bytes(pid: int, with_shared: bool = True) -> int:
 
 
 def process_cpu_s(pid: int) -> float | None:
-    """Return the exact CPU time of a process; None if it has ended.
-
-    psutil counts hundredths of a second. Source: glibc's ``clock_getcpuclockid``.
-    """
+    """Return the CPU time of a process, which psutil rounds to 0.01 s; None if it has ended."""
     try:
-        return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of a whole process
+        return time.clock_gettime(~pid << 3 | 2)  # as glibc's clock_getcpuclockid
     except (OSError, OverflowError):
         return None
 
@@ -204,12 +196,9 @@ def cores_per_rank() -> int:
 
 
 def threads_per_rank() -> int:
-    """Return how many threads torch uses for an operator: OMP_NUM_THREADS, or this rank's cores.
-
-    A rank ignores the variable because torchrun sets it to 1.
-    """
+    """Return how many threads torch uses for an operator: OMP_NUM_THREADS, or this rank's cores."""
     wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if wish.isdecimal() and int(wish) and "RANK" not in os.environ:
+    if wish.isdecimal() and int(wish) and "RANK" not in os.environ:  # torchrun sets it to 1
         return int(wish)
     return cores_per_rank()
 
@@ -320,10 +309,8 @@ def _rate(pieces: Sequence[Piece], seconds: float) -> float:
 
 
 def read_uncached(piece: Piece) -> int:
-    """Read a piece from the disk, even if it is cached, and return its bytes.
-
-    Direct access needs whole pages, in the file and in memory. Source: open(2), O_DIRECT.
-    """
+    """Read a piece from the disk, even if it is cached, and return its bytes."""
+    # O_DIRECT needs whole pages, in the file and in memory: open(2).
     first = piece.start // mmap.PAGESIZE * mmap.PAGESIZE
     length = min(piece.start + piece.length - first, MOST_BYTES)
     descriptor = os.open(piece.path, os.O_RDONLY | os.O_DIRECT)

@@ -51,10 +51,7 @@ class PythonLine:
 
 
 def charged(frame: FrameType | None) -> CodeLine | None:
-    """Return the innermost line that belongs neither to torch nor to us; None without one.
-
-    An installed library is charged only if no code of a user called it.
-    """
+    """Return the innermost line of the user, or else of an installed library; None without one."""
     library: CodeLine | None = None
     for _ in range(DEEPEST):
         if frame is None or frame.f_code.co_filename.startswith(OURS):

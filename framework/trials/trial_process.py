@@ -212,10 +212,7 @@ def _error_of(answer: dict[str, Any], name: str) -> PacelineError:
 
 
 def in_turn(num_settings: int, repeats: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yield (repeat, setting): every repeat has all settings, each in another order.
-
-    A machine that becomes slower is as slow for all, and no setting always follows the same one.
-    """
+    """Yield (repeat, setting), all in each repeat: what slows the machine is as slow for all."""
     for repeat in range(repeats):
         for number in np.random.default_rng([seed, repeat]).permutation(num_settings):
             yield repeat, int(number)

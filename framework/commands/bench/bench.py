@@ -254,10 +254,7 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
 def _settings(
     axes: Axes, fixed: Sequence[str], grant: Grant, config_dir: str | None
 ) -> tuple[list[Choice], list[TrialSetting], dict[str, PacelineError]]:
-    """Return all choices, the settings that can run, and the errors of the others by name.
-
-    Their stores are packed. If none can run, the first error is raised.
-    """
+    """Pack the stores. Return all choices, the settings that can run, and the errors by name."""
     choices: list[Choice] = []
     settings: list[TrialSetting] = []
     errors: dict[str, PacelineError] = {}

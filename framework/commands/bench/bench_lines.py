@@ -263,10 +263,8 @@ def notes(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -
     """Yield what else differs: the machine, its speed, versions and settings."""
     old, new = before[0].header, after[0].header
     versions = sorted({*old["versions"], *new["versions"]})
-    for what, group, names in (
-        ("another machine", "machine", FACTS),
-        ("another version", "versions", versions),
-    ):
+    groups = (("another machine", "machine", FACTS), ("another version", "versions", versions))
+    for what, group, names in groups:
         for name in names:
             was, now = old[group].get(name), new[group].get(name)
             if was != now:

@@ -73,12 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Asked:
-    """Separate our keys from the overrides of ``train``.
-
-    Raises:
-        ConfigError: C104 for a wrong ``--config-dir``, C191 for a wrong value, C192 for a word that
-            is neither a key nor an override.
-    """
+    """Separate our keys from the overrides of ``train``. ConfigError C104, C191 or C192."""
     own, words, config_dir = split_words(arguments, RULES)
     for word in words:
         if word in ("-m", "--multirun"):

@@ -382,10 +382,7 @@ class RanksFailed(Exception):
 def measured_here(
     config: Config, allowed: tuple[str, ...], folder: Path, seconds: float
 ) -> RankFacts | None:
-    """Start this host's ranks, and return what all ranks measured; None if another host leads.
-
-    ``folder`` is an empty directory of this host.
-    """
+    """Start this host's ranks, and return what all ranks measured; None if another host leads."""
     parallel = config["parallel"]
     job = RankedJob({**config, SECONDS: seconds}, str(folder), allowed)
     meeting = None

@@ -110,10 +110,7 @@ def run_diagnosis(asked: Asked, arguments: list[str], start: float, own: Path) -
 def _diagnose_ranks(
     asked: Asked, start: float, own: Path, config: dict[str, Any], allowed: tuple[str, ...]
 ) -> dict[str, Any] | None:
-    """Return the figures of several ranks; None if another host leads.
-
-    If no rank is the cause, the environment becomes that of one rank alone.
-    """
+    """Return the figures of several ranks; None if another host leads."""
     _say_progress(start, "training all ranks")
     seconds = RANKS_SHARE * asked.seconds
     if "RANK" in os.environ:
@@ -132,7 +129,7 @@ def _diagnose_ranks(
         if asked.apply:
             say("applied: nothing, since advice about ranks has to be followed by hand")
         _write(asked, plain)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # the environment of one rank alone
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)
     return plain
@@ -312,10 +309,7 @@ def measured_rate(
 
 
 def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tuple[float, float]:
-    """Pack evenly spread records in about ``seconds``, and repeat them up to ``wanted``.
-
-    Return the seconds to pack a record, and the bytes of a packed one.
-    """
+    """Pack spread records, repeated up to ``wanted``. Return seconds and bytes of one."""
     source = _input(repack, repack.targets["train"][0])
     prepare = Preparation(**repack.options)
     fields = prepare.fields(source)

@@ -113,10 +113,7 @@ def read_history(run_dir: Path) -> RunHistory:
 
 
 def choose_step(text: str, history: RunHistory) -> StepSearch:
-    """Return the step that ``step=`` names, or the report in which to search it.
-
-    ConfigError C340 to C343 if there is none.
-    """
+    """Return the step that ``step=`` names, or the report in which to search it."""
     where, reports = f"step = {text}", history.reports
     if text.isdecimal() and int(text):
         if int(text) > history.last_step:
@@ -321,10 +318,7 @@ def _records(
 
 
 def show_replay(summary: dict[str, Any], passes: Sequence[WatchedPass], run_dir: Path) -> None:
-    """Write the files into ``replay/step_N`` of the run, and print what they say.
-
-    The pictures show records as the model got them. Images of several sizes are left out.
-    """
+    """Write the files into ``replay/step_N`` of the run, and print what they say."""
     folder = run_dir / "replay" / f"step_{summary['step']}"
     folder.mkdir(parents=True, exist_ok=True)
     order = torch.tensor([record.pop("place") for record in summary["records"]][:64])

@@ -202,10 +202,7 @@ class _WatchedPrecision:
 
 
 def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
-    """Return the norm of the gradients of each module with parameters of its own, by its name.
-
-    ``scale`` is the factor on the gradients. If they are sharded, all ranks call this together.
-    """
+    """Return the norm of each module's own gradients over ``scale``. All ranks call this."""
     norms: dict[str, float] = {}
     for name, module in model.named_modules():
         grads = [part.grad for part in module.parameters(recurse=False) if part.grad is not None]
@@ -218,10 +215,7 @@ def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
 
 
 def gathered_passes(passes: list[WatchedPass], parallel: Parallel) -> list[WatchedPass]:
-    """Return the passes of all ranks in the order of the ranks, on the host.
-
-    All ranks call this together. Outputs, and what is no plain tensor, stay behind.
-    """
+    """Return the plain tensors of the passes of all ranks, which all call this, in their order."""
     if parallel.world_size == 1:
         return passes
     file = io.BytesIO()

@@ -356,10 +356,7 @@ def _legend(figure: Figure, handles: Sequence[Any], texts: Sequence[str], **opti
 
 
 def inlined(text: str, name: str, title: str, tips: Mapping[str, str]) -> str:
-    """Return the SVG element of a chart, which loads nothing and follows light and dark mode.
-
-    ``name`` makes its ids unique on the page, and a screen reader says ``title``.
-    """
+    """Return the SVG element of a chart, which loads nothing and follows light and dark mode."""
 
     def rewritten(match: re.Match[str]) -> str:
         """Rewrite one tag. Text between tags may be the name of a run, and stays as it is."""

@@ -285,12 +285,8 @@ def read_run(path: Path) -> RecordedRun:
 
 
 def _origin(path: Path, start: Mapping[str, Any]) -> dict[str, Any]:
-    leaves = {
-        **run_dir.flat(start.get("machine"), "machine."),
-        **run_dir.flat(start.get("versions"), "versions."),
-        "git": start.get("git"),
-    }
-    facts = {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [])}
+    leaves = run_dir.flat({name: start.get(name) for name in ("machine", "versions", "git")})
+    facts = {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [], {})}
     # To type again. The first word may hold the program and its command.
     program, *rest = run_dir.words(start.get("command")) or [""]
     command = " ".join([os.path.basename(program), *map(shlex.quote, rest)])

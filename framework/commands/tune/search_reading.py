@@ -101,10 +101,7 @@ def worker_counts(facts: ReadFacts) -> list[int]:
 def candidates(
     default: Candidate, facts: ReadFacts, loaders: Mapping[str, Config]
 ) -> list[Candidate]:
-    """Return the default, then all others with the configured depth, those most similar first.
-
-    ``loaders`` maps the names of usable loaders to their configurations.
-    """
+    """Return the default, then all others with the configured depth, those most similar first."""
     others: set[Candidate] = set()
     for name, block in loaders.items():
         if name == "stream" and not facts.cuda and default.loader != "stream":

@@ -187,10 +187,7 @@ class _Finder(MetaPathFinder):
 
 
 def run_script(asked: WatchWords) -> BaseException | None:
-    """Run the script as ``__main__``. Return the exception that ended it, if any.
-
-    ConfigError C359 if there is no such script, or its folder hides our package.
-    """
+    """Run the script as ``__main__``, and return what ended it. C359 if it cannot run."""
     folder = os.getcwd()
     if not asked.is_module:
         folder = os.path.dirname(os.path.realpath(asked.script))
