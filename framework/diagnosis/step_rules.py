@@ -137,7 +137,7 @@ def synchronizations(facts: Facts) -> Iterator[Verdict]:
 
 
 def python_in_step(facts: Facts) -> Iterator[Verdict]:
-    """Detect that Python of the model, objective or augment takes much of a step, and its lock."""
+    """Detect that Python of the model, the objective or the augment takes much of a step."""
     step_s = facts.step_s
     busy_s = step_s / facts.headroom  # of a step that does not wait
     for part, spans in PYTHON_SLOWS.items():

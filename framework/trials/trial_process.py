@@ -186,7 +186,7 @@ class TrialProcess:
         return {}
 
     def _end(self, grace_s: float) -> None:
-        """Wait for the process, then kill its session. Its ranks, in sessions of their own, die."""
+        """Wait for the process, then kill its session. Its ranks die with it."""
         process, self.process = self.process, None
         if process is None or self._errors is None:
             return
@@ -212,7 +212,7 @@ def _error_of(answer: dict[str, Any], name: str) -> PacelineError:
 
 
 def in_turn(num_settings: int, repeats: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yield (repeat, setting), all in each repeat: what slows the machine is as slow for all."""
+    """Yield (repeat, setting): each repeat has all settings, in an order of its own from ``seed``."""
     for repeat in range(repeats):
         for number in np.random.default_rng([seed, repeat]).permutation(num_settings):
             yield repeat, int(number)

@@ -149,7 +149,9 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
     compute, whole = _pooled(computes), _pooled(wholes)
     say("computing another batch size")
     other = None
-    other_size = num_records * 8 if num_records < TINY else num_records // 2
+    other_size = num_records // 2
+    if num_records < TINY:
+        other_size = 8 * num_records
     with suppress(torch.OutOfMemoryError):
         other = probe.compute(OTHER * seconds, burn_in_s, other_size).records_per_s
     return {

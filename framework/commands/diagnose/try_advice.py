@@ -169,8 +169,8 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
         # A trial that gains refutes the estimate that data is fine.
         good = [verdict for verdict in good if verdict.rule != "data_is_fine"]
     rule = "" if cause is None else cause.rule
-    limit, seconds = limit_of(facts, cause, good), time.perf_counter() - start
-    return Diagnosis(facts, rule, limit, tuple(good), rejected, seconds)
+    limit = limit_of(facts, cause, good)
+    return Diagnosis(facts, rule, limit, tuple(good), rejected, time.perf_counter() - start)
 
 
 def _rank(verdict: Verdict) -> tuple[bool, float]:
