@@ -36,12 +36,10 @@ class Sync:
 
 @final
 class WaitingCalls:
-    """The waiting calls between ``start`` and ``stop``, which replace methods of tensors.
-
-    Without ``moves``, ``to('cpu')`` is not noted: on a CPU, a script moves every tensor there.
-    """
+    """The waiting calls between ``start`` and ``stop``, which replace methods of tensors."""
 
     def __init__(self, moves: bool = True) -> None:
+        # On a CPU, a script moves every tensor by ``to``.
         self._methods = METHODS if moves else tuple(name for name in METHODS if name != "to")
         self._calls: Counter[tuple[str, int, str]] = Counter()
         self._undo: list[Callable[[], object]] = []

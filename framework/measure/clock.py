@@ -156,10 +156,7 @@ class OwnWork:
 
 
 class HostClock(Clock):
-    """A clock of host time. A mark takes 0.11 us, and counting the mark takes as long again.
-
-    With ``of_rank``, exchanges with other ranks are counted apart.
-    """
+    """A clock of host time. A mark takes 0.11 us, and counting the mark takes as long again."""
 
     def __init__(self, of_rank: bool = False) -> None:
         self._marks: list[tuple[str, float]] = []

@@ -1,7 +1,4 @@
-"""Measure how fast the parts of a configured run are, alone and together.
-
-Nothing is written: there are no sinks, checkpoints or validation.
-"""
+"""Measure how fast the parts of a configured run are. Nothing is validated or written."""
 
 import math
 import time

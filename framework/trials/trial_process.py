@@ -212,7 +212,7 @@ def _error_of(answer: dict[str, Any], name: str) -> PacelineError:
 
 
 def in_turn(num_settings: int, repeats: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yield (repeat, setting): each repeat has all settings, in an order of its own from ``seed``."""
+    """Yield (repeat, setting): each repeat has all settings, in its own order from ``seed``."""
     for repeat in range(repeats):
         for number in np.random.default_rng([seed, repeat]).permutation(num_settings):
             yield repeat, int(number)

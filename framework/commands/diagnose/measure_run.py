@@ -1,7 +1,4 @@
-"""Measure runs: the user's own code in a step, what a run does beside its steps, and several ranks.
-
-Each rank runs this module.
-"""
+"""Measure the user's code in a step, what runs do beside steps, and ranks, which run this file."""
 
 import sys
 
@@ -334,10 +331,7 @@ def _short_run(
 
 @final
 class StepTimer:
-    """Ends a run after so many ``seconds``, and measures its steps.
-
-    The first ``num_first`` do not count, and at least ``least`` are measured.
-    """
+    """Ends a run after so many seconds, and measures at least ``least`` steps after the first."""
 
     def __init__(self, seconds: float, num_first: int, least: int) -> None:
         self.at_start: list[Callable[[], object]] = []  # called after the first steps

@@ -1,7 +1,4 @@
-"""``paceline replay RUN step=N``: a step of a run again, with its records, losses and gradients.
-
-``python -m framework.commands.replay.replay FILE`` is one of several ranks that take the step.
-"""
+"""``paceline replay RUN step=N``: a step of a run again. Each of several ranks runs this module."""
 
 import os
 import sys

@@ -41,27 +41,21 @@ ELSEWHERE = "replay it where it ran: on another machine other bits come out"
 
 
 class LoggedReport(NamedTuple):
-    """A report of training on the steps ``first`` to ``last``.
-
-    ``skipped`` counts the steps of the run so far that left the weights unchanged.
-    """
+    """A report of training on the steps ``first`` to ``last``."""
 
     first: int
     last: int
     means: dict[str, float]
-    skipped: int
+    skipped: int  # steps of the run so far that left the weights unchanged
 
 
 class StepSearch(NamedTuple):
-    """A search for a step within one report: for the highest ``metric`` if ``sign`` is 1.
-
-    Without a metric, the first step that is not finite is searched.
-    """
+    """A search for a step within one report."""
 
     first: int
     last: int
-    metric: str = ""
-    sign: int = 1
+    metric: str = ""  # empty: for the first step that is not finite
+    sign: int = 1  # for the highest metric; -1 for the lowest
 
     def badness(self, means: Mapping[str, float]) -> float:
         """Return how bad a step or report is. A mean that is no number is the worst."""

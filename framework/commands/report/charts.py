@@ -1,7 +1,4 @@
-"""Draw the charts of the page: relative times, spans of a step, and learning curves.
-
-A chart is 420 units wide: readable on a phone, and two fit next to each other on a screen.
-"""
+"""Draw the charts of the page: relative times, spans of a step, and learning curves."""
 
 import io
 import math
@@ -23,7 +20,7 @@ from framework.cli.tables import rate, seconds, share, time_unit, times
 from framework.commands.report.recorded_runs import RecordedRun, RelativeTimes, is_validation
 from framework.contracts.span import ALL_SPANS, IDLE
 
-WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
+WIDTH = 420.0  # units of the SVG, 1/72 inch of the PNG: readable on a phone, two fit on a screen
 EDGE = 10.0
 PNG_DPI = 144  # 840 pixels wide, as a README is
 DASHES: tuple[Any, ...] = ("solid", (0, (8, 3)), (0, (2, 2.5)), (0, (9, 3, 2, 3)))
