@@ -52,36 +52,33 @@ def show(diagnosis: judge.Diagnosis, train_words: TrainWords) -> None:
 
 def part_rows(facts: Facts) -> list[list[str]]:
     """Return (name, records/s, ms a step, note) of each part, in the order of a record."""
-    workers = "0 workers" if not facts.workers else plural(facts.workers, facts.kind)
-    reading = f"one thread, {100 * facts.read_cores:.0f} % of it computing"
-    lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
-    other = f"computing {facts.other_size} records a step"
-    computing = f"repeating one batch, {facts.compute_cores:.1f} cores busy"
-    slowed = f"forward, backward, optimizer: {100 * facts.slowed_share:.0f} % longer"
-    slowed_rate = None
-    if facts.mostly_slowed:
-        slowed_rate = facts.batch_size / facts.training_s
-    whole = f"{100 * facts.wait:.0f} % of it waiting, ± {100 * facts.spread:.0f} %"
-    no_copy = "from page-locked memory" if facts.gpu else "the device is the host"
-    # Name, rate, note, note if it was not measured. Without it, the part is left out.
-    parts = (
-        ("reading the store", facts.read, reading, "not measured"),
-        ("+ decoding, transforming", facts.prepare, "one thread", "not measured"),
-        ("  the same, two threads", facts.prepare_two, lock, ""),
-        ("+ workers and loader", facts.loader_rate, f"{workers}, {facts.loader}", ""),
-        ("copying to the device", facts.copy, "from page-locked memory", no_copy),
-        (other, facts.other, "repeating one batch", ""),
-        ("computing", facts.compute, computing, ""),
-        ("  the same while data is read", slowed_rate, slowed, ""),
-        ("the whole", facts.whole, whole, ""),
-    )
     rows: list[list[str]] = []
-    for name, rate, note, missing in parts:
-        size = facts.other_size if name == other else facts.batch_size
+
+    def add(
+        name: str, rate: float | None, note: str, missing: str = "", size: int = facts.batch_size
+    ) -> None:
         if rate is not None:
             rows.append([name, f"{rate:,.0f}", f"{1e3 * size / rate:,.2f}", note])
         elif missing:
             rows.append([name, "-", "", missing])
+
+    reading = f"one thread, {100 * facts.read_cores:.0f} % of it computing"
+    add("reading the store", facts.read, reading, "not measured")
+    add("+ decoding, transforming", facts.prepare, "one thread", "not measured")
+    lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
+    add("  the same, two threads", facts.prepare_two, lock)
+    workers = "0 workers" if not facts.workers else plural(facts.workers, facts.kind)
+    add("+ workers and loader", facts.loader_rate, f"{workers}, {facts.loader}")
+    no_copy = "from page-locked memory" if facts.gpu else "the device is the host"
+    add("copying to the device", facts.copy, "from page-locked memory", no_copy)
+    other = f"computing {facts.other_size} records a step"
+    add(other, facts.other, "repeating one batch", size=facts.other_size)
+    add("computing", facts.compute, f"repeating one batch, {facts.compute_cores:.1f} cores busy")
+    if facts.mostly_slowed:
+        slowed = f"forward, backward, optimizer: {100 * facts.slowed_share:.0f} % longer"
+        add("  the same while data is read", facts.batch_size / facts.training_s, slowed)
+    whole = f"{100 * facts.wait:.0f} % of it waiting, ± {100 * facts.spread:.0f} %"
+    add("the whole", facts.whole, whole)
     return rows
 
 
