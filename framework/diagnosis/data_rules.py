@@ -221,9 +221,8 @@ def image_files(facts: Facts) -> Iterator[Verdict]:
         and facts.read_share <= 0.5  # with less decoding, no format is to blame
         and (copied_s is not None or storage.codec != "jpeg")
     ):
-        rule = "decode_other"
-        if storage.codec in ("jpeg", "png", "webp"):
-            rule = f"decode_{storage.codec}"
+        decoding = {"jpeg": "decode_jpeg", "png": "decode_png", "webp": "decode_webp"}
+        rule = decoding.get(storage.codec, "decode_other")
         share = f"{100 * (1 - facts.read_share):.0f} % of it decoding and transforming"
         says = f"Every epoch decodes all {storage.codec or 'image'} files again: "
         says += f"{facts.record_ms:.2f} ms each, {share}."
