@@ -106,13 +106,13 @@ def test_a_part_of_the_batch_can_be_computed(config):
 
 def test_a_batch_of_more_records_repeats_them(config):
     probe = Probe(config, (), num_windows=1)
-    sizes, steps = [], probe._steps
+    sizes, steps = [], probe.train
 
     def sized(seconds, burn_in_s, batch):
         sizes.append(len(batch["index"]))
         return steps(seconds, burn_in_s, batch)
 
-    probe._steps = sized
+    probe.train = sized
     assert probe.compute(0.05, 0.0, num_records=20).records_per_s > 0
     assert sizes == [20]
     probe.close()
