@@ -269,17 +269,21 @@ class RankWatch:
         self._clock: KnowsOwnWork | None = None
         if parallel.world_size > 1 and isinstance(clock, KnowsOwnWork):
             self._clock = clock
-        num_ranks = parallel.world_size
+        self.restart()
+
+    def restart(self) -> None:
+        """Start again, because the first steps are not like the others."""
+        num_ranks = self._parallel.world_size
         self._totals_s: Array = np.zeros((num_ranks, len(NAMES), 2))
         own_s, exchange_s = np.zeros((num_ranks, 0, len(SPANS))), np.zeros((num_ranks, 0))
-        self._steps = late_steps(own_s, exchange_s)  # of this run, on rank 0
+        self.steps = late_steps(own_s, exchange_s)  # of this run, on rank 0
 
     @property
     def whole(self) -> RankReport | None:
         """What rank 0 knows of all steps of this run; None if there is one rank."""
         if self._clock is None:
             return None
-        return self._report(self._totals_s, self._steps)
+        return self._report(self._totals_s, self.steps)
 
     def take(self, spans: Mapping[str, Span]) -> RankReport | None:
         """Return on rank 0 what all ranks measured since the last report. They call it together."""
@@ -299,8 +303,8 @@ class RankWatch:
         every = np.stack([row[np.isin(row[:, 0], numbers)] for row in rows])
         late = late_steps(every[:, :, 2:], every[:, :, 1])
         self._totals_s = self._totals_s + totals_s
-        both: Any = zip(self._steps, late, strict=True)
-        self._steps = LateSteps(*(own + more for own, more in both))
+        both: Any = zip(self.steps, late, strict=True)
+        self.steps = LateSteps(*(own + more for own, more in both))
         return self._report(totals_s, late)
 
     def _report(self, totals_s: Array, late: LateSteps) -> RankReport:
