@@ -186,6 +186,14 @@ class _Finder(MetaPathFinder):
         return spec
 
 
+@final
+class _ScriptLoader(SourceFileLoader):
+    """Runs a file as Python runs its main script: no bytecode is written."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        pass
+
+
 def run_script(asked: WatchWords) -> BaseException | None:
     """Run the script as ``__main__``, and return what ended it. C359 if it cannot run."""
     folder = os.getcwd()
@@ -217,7 +225,7 @@ def run_script(asked: WatchWords) -> BaseException | None:
     module.__file__ = file
     module.__loader__ = SourceFileLoader("__main__", file)
     try:
-        source = Path(file).read_bytes()
+        Path(file).read_bytes()
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
         raise ConfigError(359, asked.script, what, "give the path of a Python script") from error
@@ -228,14 +236,14 @@ def run_script(asked: WatchWords) -> BaseException | None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+        _ScriptLoader("__main__", file).exec_module(module)
     except BaseException as error:  # noqa: BLE001  # whatever ends a script
         return _without_our_frames(error)
     return None
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
-    """Remove our frames from the tracebacks of an error, its causes and its contexts."""
+    """Remove our frames, and those that start a script, from all tracebacks of an error."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -247,7 +255,8 @@ def _without_our_frames(error: BaseException) -> BaseException:
         frames: list[TracebackType] = []
         trace = part.__traceback__
         while trace is not None:
-            if not trace.tb_frame.f_code.co_filename.startswith(OURS):
+            file = trace.tb_frame.f_code.co_filename
+            if not file.startswith(OURS) and (frames or not file.startswith("<frozen importlib")):
                 frames.append(trace)
             trace = trace.tb_next
         # Not new ones: Python knows no line for some instructions, and takes no traceback without.
