@@ -258,6 +258,8 @@ class LateSteps(NamedTuple):
     squares_s2: float  # the sum of the squares of what ranks were late by
     late_s: Array  # seconds that each rank was late in each span, [ranks, len(SPANS)]
     num_late: Array  # in so many steps, [ranks, len(SPANS)]
+    exchange_s: float = 0.0  # seconds that the last rank of each step spent in exchanges
+    waiting_s: float = 0.0  # seconds in exchanges beyond these, as a mean over the ranks
 
 
 @final
@@ -349,7 +351,10 @@ def late_steps(own_s: Array, exchange_s: Array) -> LateSteps:
     np.add.at(lost_s, places, late_s[is_late])
     np.add.at(num_late, places, 1)
     squares_s2 = float((late_s[is_late] ** 2).sum())
-    return LateSteps(num_steps, float(step_s.sum()), squares_s2, lost_s, num_late)
+    least_s = exchange_s.min(axis=0)
+    waiting_s = float((exchange_s.mean(axis=0) - least_s).sum())
+    total_s, least_s = float(step_s.sum()), float(least_s.sum())
+    return LateSteps(num_steps, total_s, squares_s2, lost_s, num_late, least_s, waiting_s)
 
 
 def late_rank(steps: LateSteps, num_ranks: int) -> LateRank | None:
