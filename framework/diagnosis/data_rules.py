@@ -64,14 +64,18 @@ def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
     if rate is None or workers == 0 or facts.has_function:
         return
     if rate >= CLEARLY * facts.loader_rate and (workers <= cores or facts.kind != "thread"):
-        ahead = ("loader=prefetch",) if facts.loader == "plain" else ()
+        none = ["workers.num=0"]
+        if facts.kind == "process":
+            none.append("workers.kind=null")  # typed, it would be refused without workers
+        if facts.loader == "plain":
+            none.append("loader=prefetch")
         yield Verdict(
             "no_workers",
             f"One thread prepares {rate:,.0f} records/s, but {workers} workers on {cores} cores "
             f"only {facts.loader_rate:,.0f}: handing a batch over costs more than preparing it.",
             "Use no workers; loader=prefetch reads ahead without them.",
             gain(facts, measured=True, workers=0, ahead=True),
-            ("workers.num=0", *ahead),
+            tuple(none),
         )
     if facts.kind == "process" and workers <= cores and not is_locked:
         yield Verdict(

@@ -29,6 +29,11 @@ MANY_ON_DISK = {"num_records": 10**6}
             {"prepare": 9000.0, "loader": "plain"},
             ("workers.num=0", "loader=prefetch"),
         ),
+        (
+            "no_workers",
+            {"prepare": 9000.0, "kind": "process"},
+            ("workers.num=0", "workers.kind=null"),
+        ),
         ("no_workers", {}, None),
         ("processes", {**LOCKED}, ("workers.kind=process", "workers.num=4")),
         (
