@@ -1,7 +1,6 @@
 """The terminal: a live progress bar, and one line per validation."""
 
 import time
-from datetime import timedelta
 from typing import final
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -58,7 +57,12 @@ class ConsoleSink(Sink):
                 parts.append(f"rank {late.rank} late {1e3 * late.late_s:.0f} ms ({late.span})")
             parts += [f"{name} {100 * share:.0f} %" for name, share in report.content.items()]
             if report.left_s is not None:
-                parts.append(f"left {timedelta(seconds=round(report.left_s))}")
+                minutes, seconds = divmod(round(report.left_s), 60)
+                hours, minutes = divmod(minutes, 60)
+                time_left = f"{minutes}:{seconds:02}"
+                if hours:
+                    time_left = f"{hours}:{minutes:02}:{seconds:02}"
+                parts.append(f"left {time_left}")
             if report.epoch_left is not None:
                 parts.append(f"{report.epoch_left:,} left of epoch")
             usage = report.usage
