@@ -87,7 +87,9 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
             forms = f"{there.dtype} there, and {here.dtype}"
         else:
             continue
-        fix = f"build the model that was saved, or leave it new: init.skip=[{_module(name)}]"
+        fix = (
+            f"build the model that was saved, or leave it new: init.skip=[{name.partition('.')[0]}]"
+        )
         raise CheckpointError(115, where, f"{name} is {forms} in the model", fix)
     if not loaded:
         fix = "leave init out, or name less in init.skip"
@@ -158,7 +160,8 @@ def _check_names(
         parts.append(f"lacks {len(missing)} of {len(own)} tensors: {listed(missing, FEW)}")
     if unexpected:
         parts.append(f"has {len(unexpected)} that the model lacks: {listed(unexpected, FEW)}")
-    modules = ",".join(list(dict.fromkeys(map(_module, (*missing, *unexpected))))[:FEW])
+    firsts = dict.fromkeys(name.partition(".")[0] for name in (*missing, *unexpected))
+    modules = ",".join(list(firsts)[:FEW])
     effect = "to leave them new" if missing else "to leave them out"
     fix = f"build the model that was saved, or add 'init.skip=[{modules}]' {effect}"
     if missing and unexpected:
@@ -169,12 +172,8 @@ def _check_names(
     raise CheckpointError(114, where, ", and ".join(parts), fix)
 
 
-def _module(name: str) -> str:
-    return name.partition(".")[0]
-
-
 def _unknown(where: str, name: str, names: Collection[str]) -> ConfigError:
-    hint = did_you_mean(name, sorted(set(map(_module, names))))
+    hint = did_you_mean(name, sorted({own.partition(".")[0] for own in names}))
     fix = "give names of modules or tensors"
     return ConfigError(300, where, f"no tensor has this name{hint}", fix)
 

@@ -79,7 +79,7 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
     marks = {key: block[key] for key in targets.MARK_KEYS if key in block and key not in own}
     plain = {key: value for key, value in block.items() if key not in marks}
     if plain.get("_target_") == STORE_INPUT and isinstance(plain.get("add"), str):
-        plain["add"] = targets.function_block(plain["add"])
+        plain["add"] = {"_target_": plain["add"], "_partial_": True}
     source: RecordInput = build(where, plain, allowed)
     if isinstance(source, records.InputTraits):
         source.skip_bad = options.get("on_error") == "skip"

@@ -168,26 +168,21 @@ def option_rules(name: str) -> dict[str, Rule]:
             while blocks and blocks[-1][0] >= indent:
                 blocks.pop()
             blocks.append((indent, key))
-            if comment and (rule := rule_of(comment)):
-                rules[".".join(block for _, block in blocks)] = rule
+            types, _, explained = (comment or "").partition(": ")
+            types, _, number = types.partition(" [C")
+            parts = list(filter(None, map(PART.fullmatch, types.split(" | "))))
+            names = [part[1] for part in parts]
+            is_word = len(names) == 1 and (names[0] not in TYPES or names[0] == "null")
+            if len(parts) <= types.count(" | ") or is_word:
+                continue  # the comment begins with no type
+            signs = re.findall(r"([<>]=?) (\S+)", " ".join(part[2] for part in parts))
+            limits: dict[str, Any] = {LIMITS[sign]: float(limit) for sign, limit in signs}
+            kind = reduce(operator.or_, [TYPES.get(name, str) for name in names])
+            choices = tuple(name for name in names if name not in TYPES)
+            error = int(number.rstrip("]") or 101)
+            rule = Rule(kind, **limits, choices=choices, number=error, help=explained)
+            rules[".".join(block for _, block in blocks)] = rule
     return rules
-
-
-def rule_of(comment: str) -> Rule | None:
-    """Return the rule of an option's comment; None if it begins with no type."""
-    text, _, explained = comment.partition(": ")
-    text, _, number = text.partition(" [C")
-    parts = list(filter(None, map(PART.fullmatch, text.split(" | "))))
-    names = [part[1] for part in parts]
-    is_word = len(names) == 1 and (names[0] not in TYPES or names[0] == "null")
-    if len(parts) <= text.count(" | ") or is_word:
-        return None
-    signs = re.findall(r"([<>]=?) (\S+)", " ".join(part[2] for part in parts))
-    limits: dict[str, Any] = {LIMITS[sign]: float(limit) for sign, limit in signs}
-    kind = reduce(operator.or_, [TYPES.get(name, str) for name in names])
-    choices = tuple(name for name in names if name not in TYPES)
-    error = int(number.rstrip("]") or 101)
-    return Rule(kind, **limits, choices=choices, number=error, help=explained)
 
 
 def check_values(config: Mapping[str, Any], rules: Mapping[str, Rule], prefix: str = "") -> None:

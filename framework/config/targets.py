@@ -334,15 +334,12 @@ def completed(config: Config) -> Config:
     """
     data = config["data"]
     if makes_data(data) and isinstance(name := data["source"].get("collate"), str):
-        data = {**data, "source": {**data["source"], "collate": function_block(name)}}
+        block = {"_target_": name, "_partial_": True}
+        data = {**data, "source": {**data["source"], "collate": block}}
     if config["folds"] is None:
         return {**config, "data": data}
     prepare = {split: own for split, own in (config["prepare"] or {}).items() if split != "val"}
     return {**config, "data": {**data, "val": data["train"]}, "prepare": prepare or None}
-
-
-def function_block(name: str) -> Config:
-    return {"_target_": name, "_partial_": True}
 
 
 def as_prefixes(packages: Sequence[str]) -> tuple[str, ...]:

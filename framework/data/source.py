@@ -392,7 +392,10 @@ class LiveTuning:
             self._source.workers.change(new.num_workers, new.ahead)
             if self._queue is not None and new.depth != old.depth:
                 self._queue.deepen(new.depth)
-            text = f"{old.changes_to(new)}: {decision.why}"
+            names = ("workers", "batches read ahead", "loader depth")
+            triples = zip(names, old, new, strict=True)
+            changes = [f"{name} {a} -> {b}" for name, a, b in triples if a != b]
+            text = f"{', '.join(changes)}: {decision.why}"
             at_s = round(time.perf_counter() - self._began_at, 1)
             self.decisions.append({"at_s": at_s, "text": text})
             self._say(f"note: {text}")

@@ -159,6 +159,7 @@ class Ahead:
         self._queue: Queue[MicroBatch | BaseException | None] = Queue(depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
+        self.threads = [self._thread]
         self._thread.start()
         stop_at_end(self)
 
@@ -186,10 +187,6 @@ class Ahead:
             self._num_taken += 1
             self._occupancy.count(num_ready)
             yield item
-
-    @property
-    def threads(self) -> list[threading.Thread]:
-        return [self._thread]
 
     def stop(self) -> None:
         self._stop.set()

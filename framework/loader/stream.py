@@ -10,7 +10,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from framework.contracts.batch import Batch, leaves, move
+from framework.contracts.batch import leaves, move
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext
 from framework.loader.prefetch import Pace, PrefetchLoader, copied
@@ -73,7 +73,11 @@ class StreamLoader(PrefetchLoader):
                 copy = under_way.popleft()
                 clock.mark("wait")
                 waits.arrived()
-                batch = self.context.augment(self._arrive(copy), epoch)
+                current = torch.cuda.current_stream(self.context.device)
+                current.wait_event(copy.done)
+                for tensor in copy.moved:
+                    tensor.record_stream(current)
+                batch = self.context.augment(copy.micro.batch, epoch)
                 clock.mark("copy")
                 yield copy.micro._replace(batch=batch)
                 del batch, copy
@@ -89,10 +93,3 @@ class StreamLoader(PrefetchLoader):
         host = {id(tensor) for tensor in leaves(micro.batch)}
         moved = [tensor for tensor in leaves(batch) if id(tensor) not in host]
         return _Copy(micro._replace(batch=batch), moved, done)
-
-    def _arrive(self, copy: _Copy) -> Batch:
-        current = torch.cuda.current_stream(self.context.device)
-        current.wait_event(copy.done)
-        for tensor in copy.moved:
-            tensor.record_stream(current)
-        return copy.micro.batch

@@ -29,12 +29,6 @@ class ReadPlan(NamedTuple):
     ahead: int  # batches that all threads together, or each process, read ahead
     depth: int  # batches that the loader keeps ready; 0: it has no queue
 
-    def changes_to(self, other: "ReadPlan") -> str:
-        """Return the difference in words, such as ``workers 2 -> 4``."""
-        names = ("workers", "batches read ahead", "loader depth")
-        triples = zip(names, self, other, strict=True)
-        return ", ".join(f"{name} {old} -> {new}" for name, old, new in triples if old != new)
-
 
 class TunerLimits(NamedTuple):
     """What a tuner must not exceed."""

@@ -137,7 +137,9 @@ def explained(model: nn.Module) -> Generator[None]:
         text = str(error)
         if text.startswith("Expected to have finished reduction"):  # in the next forward pass
             numbers = _NUMBERS.search(text)
-            names = list(_trained(model))
+            # those whose gradients are exchanged, in the order of DDP's numbers
+            trained = (own for own in model.module.named_parameters() if own[1].requires_grad)
+            names = [name for name, _ in trained]
             missing = [names[int(number)] for number in numbers[1].split()] if numbers else []
             raise _without_gradient(missing) from error
         if text.startswith("Expected to mark a variable ready") and model.find_unused_parameters:
@@ -163,18 +165,14 @@ def warm_up_ddp(
             loss = objective(model, batch).loss
         loss.backward()
     if isinstance(model, DistributedDataParallel):
-        missing = [name for name, own in _trained(model).items() if own.grad is None]
+        trained = (own for own in model.module.named_parameters() if own[1].requires_grad)
+        missing = [name for name, own in trained if own.grad is None]
         if missing and not (model.static_graph or model.find_unused_parameters):
             raise _without_gradient(missing)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(before)
-
-
-def _trained(replica: DistributedDataParallel) -> dict[str, nn.Parameter]:
-    """Return the parameters whose gradients are exchanged, in the order of DDP's numbers."""
-    return {name: own for name, own in replica.module.named_parameters() if own.requires_grad}
 
 
 def _without_gradient(names: Sequence[str]) -> ConfigError:

@@ -74,8 +74,14 @@ class ShardedParallel(RankGroup):
             model.set_requires_gradient_sync(last)
         return NOTHING
 
-    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        return _gathered(state)
+    def gather_state(self, state: Any) -> Any:
+        if isinstance(state, DTensor):
+            return state.full_tensor().cpu()
+        if isinstance(state, dict):
+            return {name: self.gather_state(value) for name, value in state.items()}
+        if isinstance(state, list):
+            return [self.gather_state(value) for value in state]
+        return state
 
     def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
@@ -103,16 +109,6 @@ def inside(exchange: Exchange, kind: Any) -> Any:
                 return super().__call__(*tensors, **options)
 
     return Inside()
-
-
-def _gathered(node: Any) -> Any:
-    if isinstance(node, DTensor):
-        return node.full_tensor().cpu()
-    if isinstance(node, dict):
-        return {name: _gathered(value) for name, value in node.items()}
-    if isinstance(node, list):
-        return [_gathered(value) for value in node]
-    return node
 
 
 def _shard(value: Any, like: Tensor) -> Any:

@@ -197,12 +197,6 @@ def synchronized(model: nn.Module, device: torch.device, exchange: Exchange) -> 
     return model
 
 
-def is_synchronized(model: nn.Module) -> bool:
-    """Return whether a batch norm of the model exchanges its statistics."""
-    kinds = (HostSyncBatchNorm, nn.SyncBatchNorm)
-    return any(isinstance(module, kinds) for module in model.modules())
-
-
 class HostSyncBatchNorm(nn.Module):
     """A batch norm on the CPU with the mean and variance of all ranks' records."""
 

@@ -302,7 +302,8 @@ class _Ranks:
                 thread.join(LOOK_S)
                 if is_main:
                     self._look()
-                if self.signal and has_other_hosts and self._have_ended():
+                waits_for_hosts = self.signal and has_other_hosts and self.seen
+                if waits_for_hosts and not self._living():
                     return self.signal
         if self.error is not None and not self.signal:
             raise self.error
@@ -332,12 +333,9 @@ class _Ranks:
             self.signaled.add(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, self.signal)
-        starting = not self.all_trained and not self._have_ended()
+        starting = not self.all_trained and (not self.seen or self._living())
         if starting or time.monotonic() - self.signal_at > SAVE_S:
             stopping.end(self.signal)
-
-    def _have_ended(self) -> bool:
-        return self.seen and not self._living()
 
     def _living(self) -> list[int]:
         module = self.module.encode()

@@ -93,13 +93,13 @@ class Pipeline:
         names, compose = known[fields]
         # set_random_seed would start every step alike: two kinds of flips would always coincide
         compose.set_random_state(np.random.default_rng(seed or 0), Random(seed or 0))  # noqa: S311
-        changed = compose(**{names[field]: self._swapped(field, images[field]) for field in images})
-        results = {field: self._swapped(field, changed[name]) for field, name in names.items()}
+        inverted = [field for field in fields if field in self.inverted]
+        given = {**images, **{field: IGNORE - images[field] for field in inverted}}
+        changed = compose(**{names[field]: image for field, image in given.items()})
+        results = {field: changed[name] for field, name in names.items()}
+        results |= {field: IGNORE - results[field] for field in inverted}
         results = {field: image.reshape(*image.shape[:2], -1) for field, image in results.items()}
         return checked(images, results, "pipeline")
-
-    def _swapped(self, field: str, image: Any) -> Any:
-        return IGNORE - image if field in self.inverted else image
 
 
 def _params(step: Step) -> Iterator[Mapping[str, Any]]:

@@ -45,7 +45,7 @@ from framework.measure.host import threads_per_rank
 from framework.measure.stack_sampler import LAYERS, PythonLine, StackSampler, charged
 from framework.measure.statistics import median
 from framework.parallel.ddp import DistributedParallel
-from framework.parallel.group import is_synchronized
+from framework.parallel.group import HostSyncBatchNorm
 from framework.parallel.start_ranks import Meeting, parse_endpoint, share_text
 from framework.system.durable import write_json
 from framework.system.stopping import scratch_folder
@@ -430,7 +430,9 @@ def measure_ranks(job: RankedJob) -> RankFacts | None:
         sizes: list[float] = []
         trainer, step_s = _train(probe, 0.6 * seconds, sizes)
         numbers = torch.tensor([0.0, *sizes], dtype=torch.float64)
-        synchronizes = is_synchronized(trainer.parts.model)
+        norms = (HostSyncBatchNorm, nn.SyncBatchNorm)  # which exchange their statistics
+        modules = trainer.parts.model.modules()
+        synchronizes = any(isinstance(module, norms) for module in modules)
         unsynced_s = None
         if isinstance(parallel, DistributedParallel):
             parallel.syncs = False
