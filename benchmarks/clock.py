@@ -184,10 +184,12 @@ def agreement(device: torch.device, num_rounds: int, width: int) -> None:
         told = {
             name: spans[IDLE] if name == "wait" and IDLE in spans else spans[name] for name in truth
         }
-        step_s = sum(span.p50_s for span in truth.values())
+        step_s = sum(span.quantile_s(0.5) for span in truth.values())
         for name, span in truth.items():
-            if span.p50_s >= 0.02 * step_s:
-                ratios.setdefault(name, []).append(told[name].p50_s / span.p50_s)
+            if span.quantile_s(0.5) >= 0.02 * step_s:
+                ratios.setdefault(name, []).append(
+                    told[name].quantile_s(0.5) / span.quantile_s(0.5)
+                )
     for name in (name for name in NAMES if name in ratios):
         print(f"{name:18} {spread(ratios[name])} of the synchronized run's")
 

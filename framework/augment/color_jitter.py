@@ -108,31 +108,25 @@ def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
     if steps & SATURATION:
         image = _blend(image, _gray(image), saturation)
     if steps & HUE:
-        image = _turned(image, sixths)
+        # There and back in one formula. A channel is full for two sixths of the color circle, falls
+        # for one, is empty for two and rises for one, a third after the last one.
+        # Source: Smith, "Color gamut transform pairs".
+        red, green, blue = image.split(1, 1)
+        value = image.amax(1, keepdim=True)
+        chroma = value - image.amin(1, keepdim=True)
+        is_red = value == red
+        is_green = value == green
+        apart = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
+        start = torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0))
+        hue = apart.div_(torch.where(chroma == 0, 1.0, chroma)).add_(start)
+        hue += sixths.view(-1, 1, 1, 1)
+        channels: list[Tensor] = []
+        for ahead in (5, 3, 1):
+            place = hue + ahead  # sixths of the circle from the channel's first full one
+            place = place - (place * (1 / 6)).floor_().mul_(6)
+            channels.append(value - torch.minimum(place, 4 - place).clamp_(0, 1).mul_(chroma))
+        image = torch.cat(channels, 1)
     return image
-
-
-def _turned(image: Tensor, sixths: Tensor) -> Tensor:
-    """Turn the hues by so many sixths of the color circle, float32 [B].
-
-    Source: Smith, "Color gamut transform pairs", there and back in one formula. A channel is full
-    for two sixths, falls for one, is empty for two and rises for one, a third after the last one.
-    """
-    red, green, blue = image.split(1, 1)
-    value = image.amax(1, keepdim=True)
-    chroma = value - image.amin(1, keepdim=True)
-    is_red = value == red
-    is_green = value == green
-    apart = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
-    start = torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0))
-    hue = apart.div_(torch.where(chroma == 0, 1.0, chroma)).add_(start)
-    hue += sixths.view(-1, 1, 1, 1)
-    channels: list[Tensor] = []
-    for ahead in (5, 3, 1):
-        place = hue + ahead  # sixths of the circle from the channel's first full one
-        place = place - (place * (1 / 6)).floor_().mul_(6)
-        channels.append(value - torch.minimum(place, 4 - place).clamp_(0, 1).mul_(chroma))
-    return torch.cat(channels, 1)
 
 
 def _blend(image: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:

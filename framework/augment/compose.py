@@ -42,7 +42,27 @@ class Compose(AugmentTraits):
             if not callable(part):
                 fix = f"add +augment@augment.parts.{name}=CHOICE"
                 raise TypeError(f"parts.{name} = {part} is no augment: {fix}")
-        check_ranges(parts)
+        # Each part must fit the range of the pixels that others made.
+        normalized: dict[str, str] = {}  # fields, and by which part
+        scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
+        for place, part in flat_parts(parts):
+            traits = traits_of(part)
+            for field in traits.unit_fields:
+                if other := normalized.get(field):
+                    what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes"
+                    raise ValueError(f"{what} them: put it before {other}")
+            for field in traits.normalized_fields:
+                if other := normalized.get(field):
+                    what = f"{place} normalizes {field}, and {other} before it has already"
+                    fix = "set mean and std of one of them to null, or leave it out"
+                    raise ValueError(f"{what}: {fix}")
+            for field in traits.painted_fields:
+                if max(traits.value, default=0) > 1 and field in scaled and field not in normalized:
+                    what = f"{place}.value = {list(traits.value)} is above 1, and {scaled[field]}"
+                    fix = "give values from 0 to 1"
+                    raise ValueError(f"{what} before it makes pixels from 0 to 1: {fix}")
+            normalized |= dict.fromkeys(traits.normalized_fields, place)
+            scaled |= dict.fromkeys(traits.scaled_fields, place)
         self.parts = dict(parts)
         self.num_draws = 0
         for part in parts.values():
@@ -75,30 +95,6 @@ class Compose(AugmentTraits):
             batch = part(batch, own)
             start += part.num_draws
         return dict(batch)
-
-
-def check_ranges(parts: Mapping[str, Augment]) -> None:
-    """Raise ValueError unless each part fits the range of the pixels that others made."""
-    normalized: dict[str, str] = {}  # fields, and by which part
-    scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
-    for place, part in flat_parts(parts):
-        traits = traits_of(part)
-        for field in traits.unit_fields:
-            if other := normalized.get(field):
-                what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
-                raise ValueError(f"{what}: put it before {other}")
-        for field in traits.normalized_fields:
-            if other := normalized.get(field):
-                what = f"{place} normalizes {field}, and {other} before it has already"
-                fix = "set mean and std of one of them to null, or leave it out"
-                raise ValueError(f"{what}: {fix}")
-        for field in traits.painted_fields:
-            if max(traits.value, default=0) > 1 and field in scaled and field not in normalized:
-                what = f"{place}.value = {list(traits.value)} is above 1, and {scaled[field]}"
-                fix = "give values from 0 to 1"
-                raise ValueError(f"{what} before it makes pixels from 0 to 1: {fix}")
-        normalized |= dict.fromkeys(traits.normalized_fields, place)
-        scaled |= dict.fromkeys(traits.scaled_fields, place)
 
 
 def flat_parts(parts: Mapping[str, Augment], place: str = "parts") -> Iterator[tuple[str, Augment]]:

@@ -16,11 +16,6 @@ def inside(start: Tensor, stop: Tensor, length: int) -> Tensor:
     return (places >= start.view(-1, 1)) & (places < stop.view(-1, 1))
 
 
-def box(rows: Tensor, columns: Tensor) -> Tensor:
-    """Return bool [B, 1, H, W] from the rows [B, H] and columns [B, W] of each record's box."""
-    return (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
-
-
 @final
 class CutMix(BlendedTarget):
     """Boxes of other records in training. Images keep their dtype.
@@ -45,7 +40,8 @@ class CutMix(BlendedTarget):
         tall = (half * height).long()
         wide = (half * width).long()
         rows = inside(row - tall, row + tall, height)
-        taken = box(rows, inside(column - wide, column + wide, width))  # from the partner
+        columns = inside(column - wide, column + wide, width)
+        taken = (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)  # from the partner
         for name in (*self.fields, *self.labels):
             result[name] = torch.where(taken, partner(batch[name]), batch[name])
         if self.target in self.labels:

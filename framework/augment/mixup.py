@@ -5,7 +5,6 @@ linear interpolation, which rounds alike on every device. No sampler, logarithm 
 Source: Zhang et al., "mixup: beyond empirical risk minimization".
 """
 
-import math
 from collections.abc import Sequence
 from typing import Self, final
 
@@ -38,12 +37,6 @@ class QuantileCurve:
         place = draws * POINTS
         index = place.long()
         return (place - index).mul_(steps[index]).add_(values[index])
-
-
-def log_uniform(low: float, high: float) -> QuantileCurve:
-    """Return the distribution between ``low`` and ``high`` whose logarithm is uniform."""
-    logarithms = torch.linspace(math.log(low), math.log(high), POINTS + 1, dtype=torch.float64)
-    return QuantileCurve(logarithms.exp())
 
 
 def beta(alpha: float) -> QuantileCurve:

@@ -5,15 +5,15 @@ They try up to ten boxes until one fits; here, the only box drawn is cut to the 
 
 from collections.abc import Sequence
 from functools import cache
-from math import inf
+from math import inf, log
 from typing import final
 
 import torch
 from torch import Tensor
 from torch.compiler import assume_constant_result
 
-from framework.augment.cutmix import box, inside
-from framework.augment.mixup import log_uniform
+from framework.augment.cutmix import inside
+from framework.augment.mixup import POINTS, QuantileCurve
 from framework.augment.normalize import Fields, PixelAugment, check_pictures, fields_of, white_of
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
@@ -48,7 +48,10 @@ class RandomErasing(PixelAugment):
         self.fields = self.painted_fields = fields_of(field)
         self.probability = chance("probability", probability)
         self.scale = scale
-        self.curve = log_uniform(*ratio)
+        # The logarithm of the ratio is uniform.
+        low, high = map(log, ratio)
+        logarithms = torch.linspace(low, high, POINTS + 1, dtype=torch.float64)
+        self.curve = QuantileCurve(logarithms.exp())
         if not value:
             raise ValueError("value = [] is no paint: give one number, or one per channel")
         self.value = tuple(float(v) for v in value)
@@ -72,7 +75,8 @@ class RandomErasing(PixelAugment):
             tall = torch.where(draws[:, 0] < self.probability, tall, 0)
             top = (draws[:, 3] * (height - tall + 1)).long()
             left = (draws[:, 4] * (width - wide + 1)).long()
-            painted = box(inside(top, top + tall, height), inside(left, left + wide, width))
+            rows, columns = inside(top, top + tall, height), inside(left, left + wide, width)
+            painted = (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
             paint = _paint(self.value, image.dtype, image.device)
             result[name] = torch.where(painted, paint, image)
         return result

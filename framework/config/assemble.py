@@ -37,7 +37,7 @@ from framework.order.batches import Order
 from framework.order.select import Fold
 from framework.system.memory import keep_freed_memory, use
 from framework.system.rng import choose_algorithms, seed_generators
-from framework.train.parameter_groups import optimizer_keys, scaling_of
+from framework.train.parameter_groups import KEYS, Scaling
 from framework.train.weights import is_sharded
 from framework.transform.none import NoTransform
 
@@ -102,7 +102,9 @@ class Assembly:
                 fix = "lower batch_size, or choose short or wrap"
                 raise ConfigError(134, "last = drop", f"leaves nothing of {records}", fix)
             # how the learning rate follows the batch size
-            self.scaling = scaling_of(self.config["optim"], order.batch_size)
+            optim, size = self.config["optim"], order.batch_size
+            reference = optim.get("reference_batch_size") or size
+            self.scaling = Scaling(optim.get("scaling") or "none", reference, size)
             # why steps cannot be captured as a CUDA graph, or None
             self.graph_refusal = graph_refusal(self.config, parallel, source)
             self.captures = self.config["cuda_graph"] and self.graph_refusal is None
@@ -344,7 +346,8 @@ def fuses_by_default(optim: Config, model: nn.Module) -> bool:
 def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | None:
     """Return why steps cannot be captured, or None. Several replicas and DALI may refuse."""
     device = parallel.device.type
-    reads_rates = fused(optimizer_keys(config["optim"])).get("fused")
+    own = {key: value for key, value in config["optim"].items() if key not in KEYS}
+    reads_rates = fused(own).get("fused")
     scales = config["precision"].get("dtype") == "fp16"
     reasons = (
         device != "cuda" and f"{device} has no graphs",

@@ -91,7 +91,7 @@ class PreparedInput(InputTraits):
         return self.source.name(index)
 
     def item_files(self, index: int) -> Sequence[str]:
-        return contract.item_files_of(self.source, index)
+        return contract.input_traits(self.source).item_files(index)
 
 
 @final

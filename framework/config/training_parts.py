@@ -370,7 +370,7 @@ def _optimizer(
     assembly: Assembly, model: nn.Module, owned: ObjectiveState
 ) -> torch.optim.Optimizer:
     chosen = assembly.config["optim"]
-    block = parameter_groups.optimizer_keys(chosen)
+    block = {key: value for key, value in chosen.items() if key not in parameter_groups.KEYS}
     params: list[Any] = list(model.parameters())
     fuses = fuses_by_default(block, model)  # one kernel updates all parameters
     if assembly.captures:
@@ -382,7 +382,8 @@ def _optimizer(
         block = fused(block)
     if owned.weights:
         assembly.notes.append(owned.note)
-    if parameter_groups.is_grouped(chosen):
+    decays_by_layer = chosen.get("layer_decay") is not None
+    if chosen.get("groups") or chosen.get("no_decay") or decays_by_layer:
         own = {name: weight for weight, name in owned.weights.items()}
         params = parameter_groups.parameter_groups(assembly.parallel.unwrap(model), chosen, own)
     elif owned.weights:

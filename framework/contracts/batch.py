@@ -179,7 +179,11 @@ def pin(batch: Batch) -> Batch:
         if not isinstance(value, Tensor) or value.is_nested:
             result[name] = mapped(value, _pinned)
         elif not value.is_cuda:
-            result[name] = _pinned(value) if name == "index" else _in_block(value)
+            is_pinned = block.start_of(value) is not None or value.is_pinned()
+            if name == "index" or not (is_pinned or value.is_contiguous()):
+                result[name] = value.pin_memory()
+            elif not is_pinned:
+                result[name] = block.take(tuple(value.shape), value.dtype).copy_(value)
             start = block.start_of(result[name])
             if start is not None:
                 places[name] = (start, value.dtype, value.shape)
@@ -191,11 +195,3 @@ def pin(batch: Batch) -> Batch:
 
 def _pinned(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_cuda else tensor.pin_memory()
-
-
-def _in_block(tensor: Tensor) -> Tensor:
-    if block.start_of(tensor) is not None or tensor.is_pinned():
-        return tensor
-    if not tensor.is_contiguous():
-        return tensor.pin_memory()
-    return block.take(tuple(tensor.shape), tensor.dtype).copy_(tensor)

@@ -179,10 +179,6 @@ class Placed(Sequence[Any]):
     lengths: np.ndarray  # the bytes of each: int64 [B]
     view: Callable[[int, int], Any]  # returns what begins at a place and has so many bytes
 
-    @property
-    def addresses(self) -> np.ndarray:
-        return self.base + self.starts
-
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -402,14 +398,9 @@ class InputTraits:
         return None
 
 
-def item_files_of(source: object, index: int) -> Sequence[str]:
-    """Return the files that an item is read from, and () if the input does not know them."""
-    return source.item_files(index) if isinstance(source, InputTraits) else ()
-
-
-def range_files_of(source: object, start: int, stop: int) -> Sequence[str] | None:
-    """Return the files of a range of items that is read at once, and None if it is not."""
-    return source.range_files(start, stop) if isinstance(source, InputTraits) else None
+def input_traits(source: object) -> InputTraits:
+    """Return what an input says of itself."""
+    return source if isinstance(source, InputTraits) else InputTraits()
 
 
 def code_of(source: object) -> CodeDigest:

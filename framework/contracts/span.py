@@ -68,14 +68,6 @@ class Span:
     def mean_s(self) -> float:
         return self.total_s / max(1, self.num_steps)
 
-    @property
-    def p50_s(self) -> float:
-        return self.quantile_s(0.5)
-
-    @property
-    def p90_s(self) -> float:
-        return self.quantile_s(0.9)
-
     def quantile_s(self, share: float) -> float:
         """Return the time that ``share`` (0 to 1) of the steps did not exceed, within 0.5 %."""
         if not self.num_steps:
@@ -135,8 +127,8 @@ def span_figures(spans: Spans) -> dict[str, dict[str, float]]:
         name: {
             "total_s": span.total_s,
             "mean_s": span.mean_s,
-            "p50_s": span.p50_s,
-            "p90_s": span.p90_s,
+            "p50_s": span.quantile_s(0.5),
+            "p90_s": span.quantile_s(0.9),
             "share": share_of[name],
         }
         for name, span in spans.items()

@@ -3,6 +3,7 @@
 Classes of validation data are numbered as the training data numbers them.
 """
 
+import ast
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,6 @@ from framework.contracts.records import LABEL, Field, Manifest, Ragged, RecordSt
 from framework.errors import ConfigError, DataError, listed
 from framework.media.scale import moved_boxes, moved_points
 from framework.media.sound_video import BadSound, read_sound, sound_header
-from framework.order.select import names_of
 from framework.store.gather import padded
 
 PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow
@@ -263,10 +263,12 @@ def with_agreed_classes(
     numbers = agree_on_classes(train, val.manifest, where)
     if numbers is None:
         return val
-    if select is not None and "label" in names_of(select):
-        what = f"names labels, which data.train and {where} number otherwise"
-        fix = "pack both with the same input.classes"
-        raise ConfigError(204, f"select = {select[:200]}", what, fix)
+    if select is not None:
+        tree = ast.parse(select.strip(), mode="eval")
+        if "label" in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}:
+            what = f"names labels, which data.train and {where} number otherwise"
+            fix = "pack both with the same input.classes"
+            raise ConfigError(204, f"select = {select[:200]}", what, fix)
     val.renumber(LabelMap(val.manifest.classes, numbers, train.classes, where))
     return val
 

@@ -19,7 +19,7 @@ from framework.contracts import records as contract
 from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
 from framework.contracts.records import LABEL, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError, listed
-from framework.media.sound_video import is_sound, is_video
+from framework.media.sound_video import is_sound, video_format
 from framework.store import foreign
 from framework.store.files import unreadable
 from framework.store.folder_store import image_field
@@ -219,7 +219,7 @@ def field_of(
     if isinstance(value, bytes):
         if is_sound(value):
             return foreign.field_of_kind(value, "audio")
-        if is_video(value):
+        if video_format(value):
             return VIDEO
         name = where.rpartition(": ")[2]
         fix = f"correct or remove it; if it is none, add 'input.kinds={{{name}: bytes}}'"
@@ -310,7 +310,8 @@ def chunk_of(
             raise DataError(167, f"{names[number]}: {field_name}", what, fix)
         records[field_name] = values
         if field.kind in OF_STRINGS:
-            records[field_name] = list(map(foreign.as_rows, values))
+            strings = (value.encode() if isinstance(value, str) else value for value in values)
+            records[field_name] = [np.frombuffer(own, np.uint8) for own in strings]
         elif field.encoding == "raw" and values:
             records[field_name] = np.stack(values)
         elif field.encoding == "raw":

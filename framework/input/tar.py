@@ -59,4 +59,5 @@ class TarInput(RowInput):
         return self.records.name(index)
 
     def item_files(self, index: int) -> Sequence[str]:
-        return (self.records.listed.shard_of(index),)
+        listed = self.records.listed
+        return (listed.shards[listed.shard_numbers[index]],)

@@ -161,7 +161,7 @@ def _buffer_of(array: Any) -> Any:
 
 def _addresses(arrays: Any) -> Any:
     if isinstance(arrays, Placed):
-        return arrays.addresses
+        return arrays.base + arrays.starts
     if isinstance(arrays, np.ndarray):
         address = ctypes.addressof(_buffer_of(arrays))
         return np.arange(address, address + len(arrays) * arrays.strides[0], arrays.strides[0])
@@ -172,7 +172,7 @@ def read_headers(files: Sequence[Any], most_channels: int = 255) -> np.ndarray:
     """Return a table of image files, with the headers of JPEGs; others are left to Python."""
     table = np.zeros((len(files), 18), np.int64)
     if isinstance(files, Placed):
-        table[:, 0], table[:, 1] = files.addresses, files.lengths
+        table[:, 0], table[:, 1] = files.base + files.starts, files.lengths
     else:
         arrays = [np.frombuffer(file, np.uint8) for file in files]
         table[:, :2] = [(array.ctypes.data, array.nbytes) for array in arrays]

@@ -160,12 +160,8 @@ class _Timed(NamedTuple):
     end: Fraction
 
 
-def is_video(data: Any) -> bool:
-    """Return whether a file begins as a video of a known format."""
-    return _format_of(data) is not None
-
-
-def _format_of(data: Any) -> str | None:
+def video_format(data: Any) -> str | None:
+    """Return FFmpeg's name for the format as which a file begins; None if it is no known video."""
     head = bytes(data[:12])
     if head[4:8] in QUICKTIME and head[8:] not in STILLS:
         return "mov"
@@ -188,7 +184,7 @@ def video_frames(data: Any, rate: Fraction | None, max_pixels: int) -> Iterator[
     import av.logging  # noqa: PLC0415
 
     av.logging.set_level(None)  # our errors name the problem
-    name = _format_of(data)
+    name = video_format(data)
     if name is None:
         raise BadVideo("not a file of a known format")
     count = 0

@@ -252,9 +252,3 @@ def _field(node: ast.expr) -> str | None:
         block = _field(node.value)
         return None if block is None else f"{block}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else None
-
-
-def names_of(select: str) -> set[str]:
-    """Return the names in an expression that can be read."""
-    tree = ast.parse(select.strip(), mode="eval")
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -50,21 +50,16 @@ class WeightedOrder:
         if weights.shape != (order.num_records,):
             what = f"has the shape {list(weights.shape)}, the data {order.num_records} records"
             raise ConfigError(202, where, what, FIX)
-        weights = checked(weights, where)[order.used().numpy()]
-        return with_weights(order, weights, where, order.num_used)
-
-
-def checked(weights: np.ndarray, where: str) -> np.ndarray:
-    """Return weights as float64. ConfigError C202 for what is no weight."""
-    try:
-        weights = weights.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(202, where, f"does not hold numbers ({words_of(error)})", FIX) from error
-    is_bad = ~(np.isfinite(weights) & (weights >= 0))
-    if is_bad.any():
-        index = int(is_bad.argmax())
-        raise ConfigError(202, where, f"record {index} has the weight {weights[index]:g}", FIX)
-    return weights
+        try:
+            weights = weights.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            what = f"does not hold numbers ({words_of(error)})"
+            raise ConfigError(202, where, what, FIX) from error
+        is_bad = ~(np.isfinite(weights) & (weights >= 0))
+        if is_bad.any():
+            index = int(is_bad.argmax())
+            raise ConfigError(202, where, f"record {index} has the weight {weights[index]:g}", FIX)
+        return with_weights(order, weights[order.used().numpy()], where, order.num_used)
 
 
 def with_weights(order: Order, weights: np.ndarray, where: str, num_places: int | None) -> Order:

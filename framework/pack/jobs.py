@@ -163,7 +163,8 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
             sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
     item_bytes = max(1.0, sum(sizes) / max(1, len(sizes)))
     per_job = max(int(MIN_JOB_BYTES / item_bytes), -(-num_items // TARGET_JOBS))
-    if contract.range_files_of(source, 0, num_items) is not None:  # reads arrays, item by record
+    traits = contract.input_traits(source)
+    if traits.range_files(0, num_items) is not None:  # reads arrays, item by record
         per_job = min(per_job, int(ARRAY_JOB_BYTES / item_bytes))
         per_block = min(ARRAY_BLOCK_ITEMS, int(ARRAY_BLOCK_BYTES / item_bytes))
     else:
@@ -231,12 +232,13 @@ def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
             return path, 0, 0
         return path, status.st_size, status.st_mtime_ns
 
-    files = contract.range_files_of(source, start, stop)
+    traits = contract.input_traits(source)
+    files = traits.range_files(start, stop)
     if files is not None:
         name = f"{source.name(start)} and {stop - start - 1} more"
         return [(name, tuple(map(file_stamp, files)))]
     return [
-        (source.name(item), tuple(map(file_stamp, contract.item_files_of(source, item))))
+        (source.name(item), tuple(map(file_stamp, traits.item_files(item))))
         for item in range(start, stop)
     ]
 

@@ -235,12 +235,12 @@ class MarkedInput(contract.InputTraits):
         return self.source.name(index)
 
     def item_files(self, index: int) -> Sequence[str]:
-        return contract.item_files_of(self.source, index)
+        return contract.input_traits(self.source).item_files(index)
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
         if self.labels:  # each map is mapped alone
             return None
-        return contract.range_files_of(self.source, start, stop)
+        return contract.input_traits(self.source).range_files(start, stop)
 
 
 def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:

@@ -51,8 +51,8 @@ def values_of(report: Report) -> dict[str, float]:
     values["lr/train"] = report.learning_rate or 0.0
     for name, span in report.spans.items():
         values[f"span/{name}_s"] = span.mean_s
-        values[f"span_p50/{name}_s"] = span.p50_s
-        values[f"span_p90/{name}_s"] = span.p90_s
+        values[f"span_p50/{name}_s"] = span.quantile_s(0.5)
+        values[f"span_p90/{name}_s"] = span.quantile_s(0.9)
     values |= {f"stage/{name}_s": seconds for name, seconds in report.stages_s.items()}
     values |= {f"share/{name}": share for name, share in report.content.items()}
     values |= {f"usage/{name}": value for name, value in report.usage.items()}
@@ -309,7 +309,7 @@ class Outbox:
             return
         if checkpoints:
             self.append({"files": ["checkpoints/best.pt", "checkpoints/last.pt"], "step": step})
-        self.append({"end": status, "step": step, "time_ms": _now_ms()})
+        self.append({"end": status, "step": step, "time_ms": time.time_ns() // 1_000_000})
         self.close()
 
     def save(self) -> None:
@@ -351,7 +351,9 @@ class TrackedSink:
         outbox.drop_after(run.start_step)
         outbox.save()
         config = files.newest_config(run.run_dir)
-        outbox.append({"begin": config.name, "step": run.start_step, "time_ms": _now_ms()})
+        outbox.append(
+            {"begin": config.name, "step": run.start_step, "time_ms": time.time_ns() // 1_000_000}
+        )
         names = files.configurations(run.run_dir)
         if not run.start_step:
             for name, images in sample_pictures(run.sample, self.num_images).items():
@@ -364,7 +366,11 @@ class TrackedSink:
 
     def write(self, report: Report) -> None:
         self._last_step = report.step
-        event: Event = {"report": report.split, "step": report.step, "time_ms": _now_ms()}
+        event: Event = {
+            "report": report.split,
+            "step": report.step,
+            "time_ms": time.time_ns() // 1_000_000,
+        }
         self.outbox.append({**event, "values": values_of(report)})
         names: list[str] = []
         for name, picture in array_pictures(report.arrays).items():
@@ -465,7 +471,3 @@ def inside(run_dir: Path, name: object) -> Path | None:
 def _file_name(name: str) -> str:
     """Return a name for a file: a field or a metric may have any name."""
     return re.sub(r"[^\w.-]", "_", name)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

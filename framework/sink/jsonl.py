@@ -42,8 +42,8 @@ class JsonlSink:
         }
         for name, span in report.spans.items():
             line[f"{name}_s"] = span.mean_s
-            line[f"{name}_p50_s"] = span.p50_s
-            line[f"{name}_p90_s"] = span.p90_s
+            line[f"{name}_p50_s"] = span.quantile_s(0.5)
+            line[f"{name}_p90_s"] = span.quantile_s(0.9)
         for name in ("stages_s", "content", "usage", "slow_records", "tuning", "skipped"):
             if value := getattr(report, name):
                 line[name] = value

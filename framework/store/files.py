@@ -16,7 +16,7 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import RecordInput, item_files_of
+from framework.contracts.records import RecordInput, input_traits
 from framework.errors import DataError, listed
 from framework.media.sound_video import SOUNDS
 
@@ -298,11 +298,12 @@ def _ask(descriptor: int) -> None:
 
 def ask_item_files(source: RecordInput, items: range) -> None:
     """Ask the system to read the files of items into memory, if each item has files of its own."""
+    traits = input_traits(source)
     with suppress(DataError):  # a path that the input does not allow
-        ends = [set(item_files_of(source, item)) for item in (items[0], items[-1])]
+        ends = [set(traits.item_files(item)) for item in (items[0], items[-1])]
         if ends[0] == ends[1]:  # one file holds many items, which are not worth listing
             return
-        paths = dict.fromkeys(path for item in items for path in item_files_of(source, item))
+        paths = dict.fromkeys(path for item in items for path in traits.item_files(item))
         asked = 0
         for path in paths if len(paths) >= len(items) else ():
             with suppress(OSError, ValueError):  # ValueError: a zero byte in the name

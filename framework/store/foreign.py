@@ -440,8 +440,3 @@ def field_of_kind(value: Any, kind: str) -> Field:
     if kind in OF_STRINGS:
         return Field("uint8", (None,), kind=kind)
     return Field(value.dtype.name, (None, *value.shape[1:]), kind="" if kind == RAGGED else kind)
-
-
-def as_rows(value: Any) -> np.ndarray:
-    """Return a string as a store keeps it: uint8 [n]."""
-    return np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)

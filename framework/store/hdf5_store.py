@@ -171,7 +171,16 @@ def _memory_map(
     file: h5py.File, name: str, row: tuple[str, tuple[Any, ...]], count: int | None = None
 ) -> tuple[np.ndarray, int]:
     """Return a private map of a dataset's rows, and its first byte in the file. ValueError."""
-    dataset = own_dataset(file, name)
+    dataset: Any = file
+    for part in name.split("/"):  # a hostile file may name datasets of others
+        is_group = isinstance(dataset, h5py.Group)
+        if not is_group or not isinstance(dataset.get(part, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name!r} is not in this file")
+        dataset = dataset[part]
+    if not isinstance(dataset, h5py.Dataset):
+        raise ValueError(f"{name!r} is no data set")  # noqa: TRY004  # as for other damage
+    if why := _refusal(dataset.id, os.path.getsize(file.filename)):
+        raise ValueError(f"{name!r}: {why}")
     if (dataset.dtype, dataset.shape[1:]) != row or count not in (None, dataset.shape[0]):
         raise ValueError(f"{name} has shape {dataset.shape} and type {dataset.dtype}")
     if dataset.size == 0:
@@ -282,21 +291,6 @@ def open_hdf5(path: str) -> h5py.File:
         what = "truncated" if "truncated" in str(error) else "not an HDF5 file"
         fix = "download, copy or pack it again; if it has another format, choose the input= for it"
         raise DataError(102, path, f"{what} ({str(error).strip()})", fix) from error
-
-
-def own_dataset(file: h5py.File, path: str) -> Any:
-    """Return a dataset that is stored entirely in this file: a hostile one may name others."""
-    node: Any = file
-    for part in path.split("/"):
-        is_group = isinstance(node, h5py.Group)
-        if not is_group or not isinstance(node.get(part, getlink=True), h5py.HardLink):
-            raise ValueError(f"{path!r} is not in this file")
-        node = node[part]
-    if not isinstance(node, h5py.Dataset):
-        raise ValueError(f"{path!r} is no data set")  # noqa: TRY004  # as for other damage
-    if why := _refusal(node.id, os.path.getsize(file.filename)):
-        raise ValueError(f"{path!r}: {why}")
-    return node
 
 
 def _refusal(dataset: Any, file_bytes: int) -> str:

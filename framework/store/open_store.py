@@ -230,24 +230,23 @@ class ShardedStore(Concatenation):
         try:
             entries = [entry for entry in os.scandir(self.path) if entry.is_file()]
             present = {entry.name: entry.stat().st_size for entry in entries}
+            content: bytes | None = None
             if present.pop(MANIFEST, None) is not None:
                 self._identity = identify(path)
                 with open(path, "rb") as file:
-                    manifest = from_json(self.path, file.read())
-                self._check_files(manifest, present)
-                return manifest
+                    content = file.read()
         except OSError as error:
             raise unreadable(self.path, error) from error
-        if foreign.IN_FOLDER in present:
+        if content is None and foreign.IN_FOLDER in present:
             from framework.store.lmdb_store import lmdb_advice  # noqa: PLC0415
 
             what = "is an LMDB folder, but not a Paceline store"
             raise DataError(103, self.path, what, lmdb_advice(self.path))
-        foreign.refuse_other(self.path, "hdf5")
-        fix = "give a store made by 'paceline pack', or choose data=folder for image files"
-        raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
-
-    def _check_files(self, manifest: Manifest, present: Mapping[str, int]) -> None:
+        if content is None:
+            foreign.refuse_other(self.path, "hdf5")
+            fix = "give a store made by 'paceline pack', or choose data=folder for image files"
+            raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
+        manifest = from_json(self.path, content)
         sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
         if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
             what = "its manifest names files outside the directory"
@@ -263,6 +262,7 @@ class ShardedStore(Concatenation):
         if wrong:
             fix = "put the files in order, or pack it again"
             raise DataError(118, self.path, listed(wrong), fix)
+        return manifest
 
     @property
     def sizes(self) -> list[int]:

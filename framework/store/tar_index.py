@@ -210,9 +210,6 @@ class Listed:
     def __len__(self) -> int:
         return len(self.shard_numbers)
 
-    def shard_of(self, index: int) -> str:
-        return self.shards[self.shard_numbers[index]]
-
     def key(self, index: int) -> str:
         start, end = self._key_ends[index : index + 2]
         return self._keys[start:end].decode("utf-8", "surrogateescape")

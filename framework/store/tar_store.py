@@ -113,7 +113,19 @@ class TarStore(RecordStore):
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         if gather.should_ask():
-            self._ask(indices)
+            # Let the disk read all members and their headers at the same time.
+            listed = self.listed
+            places = indices.numpy()
+            shards = listed.shard_numbers[places]
+            for number in np.unique(shards).tolist():
+                shard = gather.map_of(np.frombuffer(self._view(number), np.uint8))
+                for name in self.sources:
+                    if name == LABEL and self.labels is not None:
+                        continue
+                    members = self.members[name][places[shards == number]]
+                    starts = torch.from_numpy(listed.starts[members] - HEADER)
+                    sizes = torch.from_numpy(listed.sizes[members] + HEADER)
+                    gather.ask_pages(shard, starts, sizes)
         records: Records = {}
         for name, field in self.manifest.fields.items():
             if name == LABEL and self.labels is not None:
@@ -171,19 +183,6 @@ class TarStore(RecordStore):
             self._views.pop(old, None)
         self._views[shard] = view
         return view
-
-    def _ask(self, indices: Tensor) -> None:
-        """Let the disk read the members of the records and their headers at the same time."""
-        listed = self.listed
-        places = indices.numpy()
-        shards = listed.shard_numbers[places]
-        names = [name for name in self.sources if name != LABEL or self.labels is None]
-        for number in np.unique(shards).tolist():
-            shard = gather.map_of(np.frombuffer(self._view(number), np.uint8))
-            for name in names:
-                members = self.members[name][places[shards == number]]
-                starts = torch.from_numpy(listed.starts[members] - HEADER)
-                gather.ask_pages(shard, starts, torch.from_numpy(listed.sizes[members] + HEADER))
 
     def _arrays(
         self, name: str, field: Field, parts: Sequence[Any], indices: list[int]
@@ -371,7 +370,8 @@ class TarStore(RecordStore):
         """Return the shard and the first member of a record."""
         shards = self.listed
         suffix = shards.suffixes[shards.kinds[shards.firsts[index]]]
-        return f"{shards.shard_of(index)}: {shards.key(index)}.{suffix}"
+        shard = shards.shards[shards.shard_numbers[index]]
+        return f"{shard}: {shards.key(index)}.{suffix}"
 
     def check(self) -> None:
         for shard, identity in zip(self.listed.shards, self.listed.identities, strict=True):

@@ -37,9 +37,6 @@ class TrainPlan:
     def saves(self, step: int) -> bool:
         return self.save_every is not None and step % self.save_every == 0
 
-    def saves_epoch(self, epoch: int) -> bool:
-        return self.save_epochs is not None and epoch % self.save_epochs == 0
-
 
 @dataclass
 class Progress:
@@ -50,11 +47,6 @@ class Progress:
     epoch_step: int = 0  # optimizer steps of the current epoch
     scheduled: int = 0  # steps that changed the weights
     missed: int = 0  # the latest steps in a row that did not
-
-    @property
-    def epoch_number(self) -> int:
-        """The epoch of the latest step, counted from 1."""
-        return self.epoch + (self.epoch_step > 0)
 
     def total_steps(self, plan: TrainPlan, epoch_steps: int) -> int:
         """Return the steps of the run. Epochs that are over count with the steps that they had."""
@@ -247,7 +239,8 @@ class PassResults:
         elif outcome.count is not None:
             outcome.loss = _without_nan(outcome.loss, outcome.count)
         if outcome.totals or self._totals:
-            has, had = _shapes(outcome.totals), _shapes(self._totals)
+            has = {name: tuple(value.shape) for name, value in outcome.totals.items()}
+            had = {name: tuple(value.shape) for name, value in self._totals.items()}
             if self._losses and has != had:
                 what = f"has {has}, and had {had} one pass before"
                 raise ConfigError(220, "Outcome.totals", what, "return the same shapes every time")
@@ -364,7 +357,3 @@ class PassResults:
             counts, losses, *sums = map(torch.cat, zip(*rows, strict=True))
             by_name = dict(zip(sorted(state["sums"]), sums, strict=False))
             self._before = Columns(counts, losses, by_name)
-
-
-def _shapes(totals: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape) for name, value in totals.items()}

@@ -66,12 +66,6 @@ class Scaling(NamedTuple):
         return scaled
 
 
-def scaling_of(optim: dict[str, Any], batch_size: int) -> Scaling:
-    """Return the scaling that the block ``optim`` asks for at ``batch_size`` records per step."""
-    rule = optim.get("scaling") or "none"
-    return Scaling(rule, optim.get("reference_batch_size") or batch_size, batch_size)
-
-
 def matching(patterns: str | Sequence[str], names: Iterable[str]) -> list[str]:
     """Return the names that patterns match, or whose modules they match: ``head``, ``*.norm?``."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
@@ -96,16 +90,6 @@ def what_model_has(pattern: str, names: Iterable[str]) -> str:
     if len(near) > MOST_SHOWN:
         near[MOST_SHOWN:] = ["..."]
     return f"the model has {', '.join(near)}"
-
-
-def optimizer_keys(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the block ``optim`` with the optimizer's own keys only."""
-    return {key: value for key, value in block.items() if key not in KEYS}
-
-
-def is_grouped(block: Mapping[str, Any]) -> bool:
-    """Return whether the block ``optim`` gives some parameters options of their own."""
-    return bool(block.get(GROUPS) or block.get(NO_DECAY)) or block.get(LAYER_DECAY) is not None
 
 
 def named_groups(groups: Any) -> dict[str, Any]:

@@ -255,19 +255,6 @@ class Stepper:
         """Return the weights that are kept: the average's if there is one."""
         return (self.average or self.model).state_dict()
 
-    def set_rates(self, progress: Progress, last_step: int) -> None:
-        """Set the learning rates of the next step. Skipped steps take no place in the schedule."""
-        if self.setter is not None:
-            is_per_epoch = self.setter.per == "epoch"
-            self.setter.move_to(progress.epoch if is_per_epoch else progress.scheduled)
-            self.setter.set_options(self.optimizer.param_groups)
-        rates = self.rates_of(progress.scheduled, last_step)
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
-
     def follow(self, means: Mapping[str, float], parallel: Parallel) -> None:
         """Let the schedule follow a validation. All ranks take rank 0's value, to stay alike."""
         if self._plateau is not None:
@@ -292,8 +279,17 @@ class Stepper:
     def step(self, progress: Progress, last_step: int) -> None:
         """Finish one step. N102 if more than ``max_missed`` in a row were missed."""
         self._position = (progress.scheduled, last_step)
-        if not self.updated:
-            self.set_rates(progress, last_step)
+        if not self.updated:  # skipped steps take no place in the schedule
+            if self.setter is not None:
+                is_per_epoch = self.setter.per == "epoch"
+                self.setter.move_to(progress.epoch if is_per_epoch else progress.scheduled)
+                self.setter.set_options(self.optimizer.param_groups)
+            rates = self.rates_of(progress.scheduled, last_step)
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
         if self.updated or self.update():
             progress.scheduled += 1
             progress.missed = 0

@@ -10,7 +10,7 @@ from typing import Any, final
 from framework.contracts.batch import Batch, num_records
 from framework.contracts.class_labels import raise_if_label
 from framework.contracts.parallel import on_any_rank
-from framework.contracts.span import Span, SpanSum
+from framework.contracts.span import SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, kept_generators, set_generator_state
@@ -70,7 +70,8 @@ class Trainer:
 
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
         """Train one epoch per iteration, and yield the latest validation means after each."""
-        self._begin_reports(sinks)
+        self._sinks = sinks
+        self._began = time.perf_counter(), self.progress.step
         try:
             while self.progress.step < self.total_steps and not self.stopped and not self.ended:
                 self._epoch()
@@ -81,7 +82,7 @@ class Trainer:
         if self.stopped:  # only the resumed run will report these records
             self.pace.lap(self._pass_results.results(self.parts.parallel.total).num_records)
         self.pace.pause()
-        self._lap()  # adds the time since the last report to ``spans``
+        self.spans.add(self.parts.clock.spans())  # since the last report
         status = "interrupted" if self.stopped else "finished"
         moment = self._moment(status=status, reason=self.ended)
         self._watching.call(lambda watcher: watcher.at_end, moment)
@@ -89,13 +90,10 @@ class Trainer:
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
         """Validate the current weights and save them. Do nothing without validation data."""
         if self._splits:
-            self._begin_reports(sinks)
+            self._sinks = sinks
+            self._began = time.perf_counter(), self.progress.step
             self._last_step = self.total_steps
             self._save(self._validate(), weights=True)
-
-    def _begin_reports(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = sinks
-        self._began = time.perf_counter(), self.progress.step
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
@@ -157,7 +155,9 @@ class Trainer:
             progress.epoch += 1
             progress.epoch_step = 0
         validate = finished or plan.validates(progress.step, ends_epoch)
-        weights = validate or self.stopped or (ends_epoch and plan.saves_epoch(progress.epoch))
+        weights = validate or self.stopped
+        if ends_epoch and plan.save_epochs is not None:
+            weights = weights or progress.epoch % plan.save_epochs == 0
         if weights or late or plan.saves(progress.step):
             self._pause(validate, weights)
         if parts.freeze is not None and progress.step in parts.freeze.steps:
@@ -214,7 +214,8 @@ class Trainer:
         return GraphedPasses(passes, self.stepper, parts.recorder, self._position)
 
     def _moment(self, **facts: Any) -> Moment:
-        step, epoch = self.progress.step, self.progress.epoch_number
+        step, epoch = self.progress.step, self.progress.epoch
+        epoch += self.progress.epoch_step > 0  # counted from 1
         return Moment(step, epoch, self.pace.total_s, self._watching.run_dir, **facts)
 
     def _report(self) -> None:
@@ -227,7 +228,8 @@ class Trainer:
         records_per_s = self.pace.lap(count)
         self._pass_results.clear()
         if count:
-            spans = self._lap()
+            spans = self.parts.clock.spans()
+            self.spans.add(spans)
             ranks = self.ranks.take(spans)
             of_split = ("train", 0, 0, means, records_per_s, spans)
             report = self._write(Report(*of_split, arrays=arrays, ranks=ranks))
@@ -237,11 +239,6 @@ class Trainer:
         what = f"{what} at learning rate {self.stepper.rate:g}"
         bad = self._pass_results.first_bad()
         return nonfinite_error(what, self.progress.step, bad, self.parts.parallel)
-
-    def _lap(self) -> dict[str, Span]:
-        spans = self.parts.clock.spans()
-        self.spans.add(spans)
-        return spans
 
     def _write(self, results: Report) -> Report:
         """Write a report with the results of a split, and return it."""
@@ -257,7 +254,7 @@ class Trainer:
         report = replace(
             results,
             step=progress.step,
-            epoch=progress.epoch_number,
+            epoch=progress.epoch + (progress.epoch_step > 0),  # counted from 1
             learning_rate=self.stepper.rate,
             epoch_left=epoch_left,
             left_s=step_s * (self._last_step - progress.step),

@@ -23,11 +23,11 @@ from framework.media.sound_video import (
     frames_of,
     holds_files,
     is_sound,
-    is_video,
     joined_files,
     read_sound,
     resampled,
     sound_header,
+    video_format,
     video_frames,
 )
 
@@ -176,7 +176,7 @@ DATA = {(form, codec): video(20, form=form, codec=codec) for form, codec in FORM
 def test_frames_come_in_order_and_at_a_rate_those_that_are_shown_at_each_tick(form, codec):
     data = DATA[form, codec]
     decoded = frames(data)
-    assert is_video(data)
+    assert video_format(data)
     assert numbers_of(decoded) == list(range(20))
     assert {(frame.shape, frame.dtype.name) for frame in decoded} == {((32, 48, 3), "uint8")}
     assert numbers_of(frames(data, Fraction(25))) == list(range(20))
@@ -213,10 +213,10 @@ def test_frames_are_turned_upright():
 
 def test_bytes_that_are_no_video_are_refused():
     for data in (b"", b"RIFF", b"a text, not a video", bytes(1000), video()[4:]):
-        assert not is_video(data)
+        assert not video_format(data)
         with pytest.raises(BadVideo, match="known format"):
             frames(data)
-    assert not is_video(b"\0\0\0\x1cftypavif" + bytes(100))  # an image in the same container
+    assert not video_format(b"\0\0\0\x1cftypavif" + bytes(100))  # an image in the same container
 
 
 def _with_index_first(data):

@@ -229,7 +229,7 @@ def test_a_report_tells_how_much_is_left(identity, epoch_step, left, monkeypatch
     own = make_trainer()
     own.parts.train.identity = {"records": 20, "batch_size": 8, **identity}
     own.progress.step = 3
-    own._begin_reports([])
+    own._began = now[0], own.progress.step
     now[0] += 6.0
     own.progress = Progress(step=5, epoch=1, epoch_step=epoch_step, scheduled=4)
     own._last_step = 9
