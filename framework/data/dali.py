@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -18,14 +17,16 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext
+from framework.data.fields import samples_of
 from framework.data.pictures import Slice, nothing_yet, unreadable
 from framework.data.reader import BatchReader, Request, check_crcs
-from framework.data.source import WorkerSource, store_order
+from framework.data.source import WorkerSource, make_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.measure.clock import Stopwatch
 from framework.media.decode import decode
 from framework.media.header import BadImage
 from framework.store.open_store import open_store
+from framework.store.store_facts import StoreFacts
 from framework.system.native import crowded
 from framework.system.user_code import pip_install
 
@@ -81,8 +82,9 @@ class DALISource(WorkerSource[BatchReader]):
             # rate, and ours with 16 slowed it: docs/measured.md.
             num_threads = -(-context.num_cores // 2) if is_gpu else context.num_cores
         context = replace(context, num_workers=num_threads)
-        order = store_order(self.store, context)
         manifest = self.store.manifest
+        facts = StoreFacts(self.store)
+        order = make_order(manifest.num_records, manifest.source, context, facts)
         super().__init__(read, manifest, order, context, "thread", read.padded)
         fields = manifest.fields
         self._names = [name for name, field in fields.items() if field.encoding != "ragged"]
@@ -94,6 +96,7 @@ class DALISource(WorkerSource[BatchReader]):
         # The records of the same batches, and what DALI was given: it reads that where it lies.
         self._under_way: deque[tuple[Tensor, Any]] = deque()
         self._failure: Exception | None = None  # ended the feed
+        self._largest_share = 0  # the most records of a share; 0: not known yet
         self._pipeline: Any = None
         self._stream = torch.cuda.Stream(context.device) if is_gpu else None
 
@@ -101,16 +104,14 @@ class DALISource(WorkerSource[BatchReader]):
         fields = self.manifest.fields.values()
         decodes = any(field.encoding == "image" for field in fields)
         with crowded() if decodes else nullcontext():
+            if not self._largest_share:  # an epoch's batches have the sizes of every epoch's
+                sizes = (len(share.indices) for share in self.order.shares(0))
+                self._largest_share = max(sizes, default=1)
             yield from self._run(requests, self._largest_share)
 
     def read_batch(self, request: Request) -> Batch:
         with closing(self._run(iter([request]), len(request.indices))) as batches:
             return next(batches)
-
-    @cached_property
-    def _largest_share(self) -> int:
-        """The most records of a share: the sizes of an epoch's batches are those of every epoch."""
-        return max((len(share.indices) for share in self.order.shares(0)), default=1)
 
     def close(self) -> None:
         self._pipeline = None
@@ -238,7 +239,9 @@ class DALISource(WorkerSource[BatchReader]):
             check_crcs(self.store, indices, records)
         numbers = self.read.numbers(request)
         records |= self.read.moved_with_images(records, indices, numbers)
-        records |= self.read.samples_of_sounds(records, indices, numbers)
+        for name in self.read.sounds:
+            how = indices, self.context.transform, numbers
+            records[name] = samples_of(self.store, records[name], *how)
         ragged: Batch = {}
         for name in self.read.ragged:
             ragged |= self.read.collated(name, records[name], indices)

@@ -26,7 +26,7 @@ from framework.errors import ConfigError, DataError, PacelineError, UserCodeErro
 from framework.order.batches import Order
 from framework.order.draws import record_seeds
 from framework.system.rng import generator_mark, kept_generators, seed_host_generators
-from framework.system.user_code import user_error, user_line
+from framework.system.user_code import is_users, short_path, user_error
 
 # A frame in the traceback that torch's workers send as text.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -439,10 +439,9 @@ class LoaderSource(Source):
             if fault is None and "DataLoader worker" in (text := str(error)):
                 # It holds the traceback in the worker, which may name a line of the user's code.
                 for file, line, function in reversed(FRAME.findall(text)):
-                    place = user_line(file, int(line))
-                    if place is not None:
+                    if is_users(file):
                         what = f"in {function}: {text.strip().splitlines()[-1]}"
-                        fault = UserCodeError(100, place, what, fix)
+                        fault = UserCodeError(100, f"{short_path(file)}:{line}", what, fix)
                         break
             raise fault or DataError(233, self._place, plain(error), fix) from error
 

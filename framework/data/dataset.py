@@ -12,8 +12,9 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
+from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import field as dataclass_field
 from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -105,18 +106,15 @@ AS_IS = ItemForm()
 
 
 @final
+@dataclass(eq=False)
 class ItemReader(Reader):
-    """A reader of batches of items, each with ``index``. It can be pickled if the Dataset can.
+    """A reader of batches of items, each with ``index``. It can be pickled if the Dataset can."""
 
-    ``title`` is the Dataset's name in messages.
-    """
-
-    def __init__(self, dataset: Any, form: ItemForm, seed: int, title: str) -> None:
-        self.dataset = dataset
-        self.form = form
-        self.seed = seed
-        self.title = title
-        self._usual = Usual()
+    dataset: Any
+    form: ItemForm
+    seed: int
+    title: str  # the Dataset's name in messages
+    _usual: Usual = dataclass_field(default_factory=Usual, init=False)
 
     def fill(self, work: Work, start: int, stop: int) -> None:
         watch = Stopwatch()
@@ -142,7 +140,8 @@ class ItemReader(Reader):
         DataError D230 to D232 if the items cannot be joined; U100 or D233 if ``collate`` fails.
         """
         watch = Stopwatch()
-        batch = self.joined(work.request, [*chain(*work.ordered_parts())])
+        parts = [work.parts[start] for start in sorted(work.parts)]
+        batch = self.joined(work.request, [*chain(*parts)])
         watch.mark("collate")
         work.slices_s.append(watch.stages_s)
         return batch

@@ -6,7 +6,8 @@ Classes of validation data are numbered as the training data numbers them.
 import ast
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from threading import Lock
 from typing import Any, final
 
@@ -191,13 +192,13 @@ def with_nested(batch: Batch) -> Batch:
 
 
 @final
+@dataclass(eq=False)
 class Padding:
     """Counts how much of padded arrays is padding. One thread adds, any thread takes."""
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names  # of the lengths, by field
-        self._lock = Lock()
-        self._padding = self._whole = 0
+    _names: Mapping[str, str]  # of the lengths, by field
+    _lock: Lock = dataclass_field(default_factory=Lock, init=False)
+    _padding = _whole = 0
 
     def add(self, batch: Batch) -> None:
         for name, length_name in self._names.items():

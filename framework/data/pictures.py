@@ -3,8 +3,9 @@
 import math
 import sys
 from array import array
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from time import perf_counter
 from typing import Any, NamedTuple, final
 
@@ -58,14 +59,14 @@ class Opened(NamedTuple):
 
 
 @final
+@dataclass(eq=False)
 class BatchMemory:
     """Memory of batches that nobody holds any more: fresh memory costs a page fault per 4 kB.
 
     A tensor made of an array holds it, so the array's reference count shows whether it is free.
     """
 
-    def __init__(self) -> None:
-        self._arrays: list[np.ndarray] = []
+    _arrays: list[np.ndarray] = dataclass_field(default_factory=list[np.ndarray], init=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_arrays": []}
@@ -204,9 +205,11 @@ class Pictures:
         sizes = table[:, scale.SIZES]
         left: dict[int, ImageHeader] = {}
         for number in np.flatnonzero(table[:, scale.LEFT]).tolist():
-            with self._named(indices, number):
+            try:
                 left[number] = accepted_header(values[number])
                 sizes[number] = left[number].size
+            except BadImage as error:
+                raise unreadable(self._store, int(indices[number]), error) from error
         if field.kind == "labels":
             table[:, scale.LEFT] = 1
         return Opened(field, values, torch.from_numpy(sizes), table, left)
@@ -245,7 +248,7 @@ class Pictures:
             window = places[number].tolist()
             top, left, height, width, flip = window
             rows, columns = slice(top, top + height), slice(left, left + width)
-            with self._named(part.indices, number):
+            try:
                 if opened.table is None:
                     pixels = np.asarray(data)
                     pixels = pixels if field.interleaved else pixels.transpose(1, 2, 0)
@@ -259,15 +262,10 @@ class Pictures:
                     turned = size and scale.before_turn(flip, size)
                     pixels = window_pixels(data, header, field.channels or 3, window, turned)
                 scale.scale_into(pixels, how, flip, results[number], interleaved)
+            except BadImage as error:
+                raise unreadable(self._store, int(part.indices[number]), error) from error
             seconds[number] += perf_counter() - start
         part.watch.mark("transform" if opened.table is None else "decode")
-
-    @contextmanager
-    def _named(self, indices: Tensor, number: int) -> Generator[None]:
-        try:
-            yield
-        except BadImage as error:
-            raise unreadable(self._store, int(indices[number]), error) from error
 
 
 def nothing_yet(count: int) -> "memoryview[float]":

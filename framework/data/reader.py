@@ -64,10 +64,6 @@ class Work(NamedTuple):
     images: dict[str, Tensor]  # the memory of image fields, if their size is known
     numbers: Tensor | None = None  # the transform's draws, float32 [B, num_draws], if it has some
 
-    def ordered_parts(self) -> list[Any]:
-        """Return what the slices hold, in the order of the records."""
-        return [self.parts[start] for start in sorted(self.parts)]
-
 
 class Timed(NamedTuple):
     """A batch or a slice of one, the seconds per stage it took, and its slow records."""
@@ -239,8 +235,10 @@ class BatchReader(Reader):
         for name, own in self.videos.items():
             filled[name] = self.pictures.clips(name, own, records[name], part, outs.get(name))
         filled |= self.moved_with_images(records, indices, numbers, part.windows)
+        for name in self.sounds:
+            how = indices, self.transform, numbers
+            filled[name] = fields.samples_of(self.store, records[name], *how)
         if self.sounds:
-            filled |= self.samples_of_sounds(records, indices, numbers)
             watch.mark("decode")
         if self._measures:
             files = [values for values in records.values() if isinstance(values, list | Placed)]
@@ -255,7 +253,7 @@ class BatchReader(Reader):
     def finish(self, work: Work) -> Batch:
         watch = Stopwatch()
         indices = work.request.indices
-        parts = work.ordered_parts()
+        parts = [work.parts[start] for start in sorted(work.parts)]
         batch: Batch = {"index": indices}
         for name in self.store.manifest.fields:
             if name in work.images:
@@ -289,13 +287,6 @@ class BatchReader(Reader):
             return None
         keys = request.indices if request.keys is None else request.keys
         return draws(keys, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
-
-    def samples_of_sounds(
-        self, records: Records, indices: Tensor, numbers: Tensor | None
-    ) -> Records:
-        """Return the samples of the sounds that the store gave for ``indices``."""
-        how = indices, self.transform, numbers
-        return {name: fields.samples_of(self.store, records[name], *how) for name in self.sounds}
 
     def collated(self, name: str, values: Ragged | Tensor, indices: Tensor) -> Batch:
         """Return what the batch has of a ragged field. DataError D121 for a damaged text."""
@@ -403,9 +394,8 @@ class Usual:
     Several threads may use one. A change that gets lost does no harm.
     """
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._has_begun = False
+    seconds = 0.0
+    _has_begun = False
 
     def slow(
         self, indices: Any, seconds: Sequence[float], size_bytes: Callable[[int], int]

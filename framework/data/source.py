@@ -121,16 +121,6 @@ class WorkerSource(Source, Generic[R]):
     def check(self) -> None:
         self.read.check()
 
-    @property
-    def num_ahead(self) -> int:
-        """The most batches that workers read ahead of the consumer."""
-        return self.workers.most_ahead(self.order.smallest_pass(self.order.batch_size))
-
-    @property
-    def num_slices(self) -> int:
-        """Into how many slices threads cut a batch."""
-        return self.workers.num_slices(self.order.smallest_pass(self.order.batch_size))
-
     def sample(self, count: int) -> Batch:
         indices = self.order.sample(count)
         ways = [(indices, False)]
@@ -199,13 +189,14 @@ class StoreSource(WorkerSource[BatchReader]):
         self.store = store
         self._notes = notes
         self._on_close = on_close
-        order = store_order(store, context)
+        manifest = store.manifest
+        order = make_order(manifest.num_records, manifest.source, context, StoreFacts(store))
         read = BatchReader(store, context, locked)
         # One thread that decodes PNG or WebP takes a tenth of the operations that a step launches
         # on a GPU (docs/measured.md).
         is_apart = context.device.type == "cuda" and read.decodes_in_python()
         kind = "process" if is_apart else "thread"
-        super().__init__(read, store.manifest, order, context, kind, read.padded)
+        super().__init__(read, manifest, order, context, kind, read.padded)
         self.takes_workers = not isinstance(store, staging.ResidentStore)
 
     @property
@@ -298,12 +289,6 @@ def make_order(
     return order
 
 
-def store_order(store: RecordStore, context: SourceContext) -> Order:
-    """Return the order of a store's records. DataError D109 if the store is empty."""
-    manifest = store.manifest
-    return make_order(manifest.num_records, manifest.source, context, StoreFacts(store))
-
-
 @final
 class LiveTuning:
     """``workers.num=auto``: a tuner that changes how a run reads its records while it trains.
@@ -372,6 +357,7 @@ class LiveTuning:
         queue_share = None
         if self._queue is not None and change["num_taken"]:
             queue_share = change["num_ready"] / change["num_taken"] / max(1, self._queue.depth)
+        order, workers = self._source.order, self._source.workers
         workers_bytes = [float(host.rss_bytes(pid, with_shared=False)) for pid in _children()]
         observation = Observation(
             seconds=seconds,
@@ -382,14 +368,14 @@ class LiveTuning:
             free_cores=self._cores - change["own_s"] / wall_s,
             free_memory=host.available_memory_bytes() / host.total_memory_bytes(),
             batch_bytes=self._source.batch_bytes,
-            num_slices=self._source.num_slices,
+            num_slices=workers.num_slices(order.smallest_pass(order.batch_size)),
             worker_bytes=max(workers_bytes, default=0.0),
-            is_changing=self._source.workers.is_changing,
+            is_changing=workers.is_changing,
         )
         decision = self._tuner.observe(observation)
         if decision is not None:
             old, new = self._present_plan(), decision.plan
-            self._source.workers.change(new.num_workers, new.ahead)
+            workers.change(new.num_workers, new.ahead)
             if self._queue is not None and new.depth != old.depth:
                 self._queue.deepen(new.depth)
             names = ("workers", "batches read ahead", "loader depth")

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -322,17 +323,19 @@ def _processes_of(loader: Any) -> list[Any]:
 
 
 @final
+@dataclass(eq=False)
 class Ledger:
     """The slowest records of a source, in fixed memory. One thread adds, and any thread looks."""
 
-    def __init__(self) -> None:
-        self.slow_batches: set[int] = set()  # those that were delivered, by number, for ``Waits``
-        self.num_records = 0  # that were delivered
-        self.num_slow = 0  # how often a record was slow
-        self.slow_s = 0.0  # seconds of slow records, over all workers
-        self._number = 0  # of the next batch
-        self._is_slow = False  # whether the next batch holds slow records
-        self._kept: dict[int, tuple[int, float, int]] = {}  # reads, seconds, bytes
+    # those that were delivered, by number, for ``Waits``
+    slow_batches: set[int] = field(default_factory=set[int])
+    num_records: int = 0  # that were delivered
+    num_slow: int = 0  # how often a record was slow
+    slow_s: float = 0.0  # seconds of slow records, over all workers
+    _number: int = 0  # of the next batch
+    _is_slow: bool = False  # whether the next batch holds slow records
+    # reads, seconds and bytes of records
+    _kept: dict[int, tuple[int, float, int]] = field(default_factory=dict[int, Any])
 
     def begin(self) -> None:
         """Begin an epoch, a part of one, or epochs that are read without a stop."""
@@ -446,9 +449,9 @@ class _Requests:
             yield request._replace(indices=request.indices.numpy(), keys=keys)
 
 
+@dataclass(eq=False)
 class _ReaderDataset(Dataset[Any]):
-    def __init__(self, read: Reader) -> None:
-        self.read = read
+    read: Reader
 
     def __getitem__(self, request: Any) -> Timed | PacelineError:
         """Return a batch. An error that cannot be pickled would hang the loader."""

@@ -13,7 +13,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -65,7 +65,7 @@ _served: list[tuple[Work, np.ndarray]] = []  # what a worker process does
 
 
 @final
-class ProcessPool:
+class ProcessPool(AbstractContextManager["ProcessPool"]):
     """Forked processes that do one task each. A context: leaving it kills all of them.
 
     ``rows`` is the progress of each task, in memory that the processes share: int64 [num_rows, 4].
@@ -82,9 +82,6 @@ class ProcessPool:
         if num_workers:
             context, arguments = multiprocessing.get_context("fork"), (do, self.rows, os.getpid())
             self._pool = ProcessPoolExecutor(num_workers, context, _serve, arguments)
-
-    def __enter__(self) -> "ProcessPool":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
@@ -224,23 +221,24 @@ def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
 
 def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
     """Return the state of each item's files, or that of all if a range is read at once."""
-
-    def file_stamp(path: str) -> tuple[str, int, int]:
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError):  # ValueError: a zero byte in the path
-            return path, 0, 0
-        return path, status.st_size, status.st_mtime_ns
-
     traits = contract.input_traits(source)
     files = traits.range_files(start, stop)
     if files is not None:
-        name = f"{source.name(start)} and {stop - start - 1} more"
-        return [(name, tuple(map(file_stamp, files)))]
-    return [
-        (source.name(item), tuple(map(file_stamp, traits.item_files(item))))
-        for item in range(start, stop)
-    ]
+        read_at_once = [(f"{source.name(start)} and {stop - start - 1} more", files)]
+    else:
+        items = range(start, stop)
+        read_at_once = [(source.name(n), traits.item_files(n)) for n in items]
+    result: list[ItemStamp] = []
+    for name, paths in read_at_once:
+        files_of_item: list[tuple[str, int, int]] = []
+        for path in paths:
+            try:
+                status = os.stat(path)
+                files_of_item.append((path, status.st_size, status.st_mtime_ns))
+            except (OSError, ValueError):  # ValueError: a zero byte in the path
+                files_of_item.append((path, 0, 0))
+        result.append((name, tuple(files_of_item)))
+    return result
 
 
 def hash_of(items: Sequence[ItemStamp]) -> str:

@@ -124,18 +124,17 @@ class MarkedInput(contract.InputTraits):
             present: set[int] = set()
             for value in (value for records in self._samples for value in records[name]):
                 with suppress(BadImage):
-                    present |= set(np.unique(self._numbers(value)).tolist())
+                    numbers = value
+                    if not isinstance(value, np.ndarray):
+                        numbers = decode_labels(value, self.max_pixels)
+                    present |= set(np.unique(numbers).tolist())
             if present == {0, 255}:
                 what = "holds only 0 and 255, and 255 means 'no class'; if it is a class,"
                 lines.append(f"{name} {what} add 'input.values={{0: 0, 255: 1}}'")
         return (*contract.notes_of(self.source), *lines)
 
-    @property
-    def manifest(self) -> Manifest:
-        return self._manifest
-
     @cached_property
-    def _manifest(self) -> Manifest:
+    def manifest(self) -> Manifest:
         inputs = self.source.manifest
         check_present(self.kinds, inputs.fields)
         fields: dict[str, Field] = {}
@@ -184,7 +183,8 @@ class MarkedInput(contract.InputTraits):
                         labels_header(value, self.max_pixels)
                         maps.append(value)
                     else:
-                        planes = self._numbers(value).transpose(2, 0, 1)
+                        numbers = decode_labels(value, self.max_pixels, deepest=16)
+                        planes = numbers.transpose(2, 0, 1)
                         maps.append(decoding.encode_png(self._mapped(planes, where)))
                 except decoding.BadLabels as error:
                     fix = "convert it, or correct input.labels"
@@ -210,11 +210,6 @@ class MarkedInput(contract.InputTraits):
                     what = f"{name} has {sizes[name]} pixels, {images[0]} {sizes[images[0]]}"
                     raise DataError(172, key, what, "give an image and its label map of one size")
         return Chunk(records, chunk.keys)
-
-    def _numbers(self, value: Any) -> np.ndarray:
-        if isinstance(value, np.ndarray):
-            return value
-        return decode_labels(value, self.max_pixels, deepest=8 if self.values is None else 16)
 
     def _mapped(self, numbers: np.ndarray, where: str) -> np.ndarray:
         present = np.unique(numbers).tolist()

@@ -136,7 +136,14 @@ class Preparation:
         self.images, self.first_sound = {}, None
         self.sounds = [name for name, kind in kinds.items() if kind == "audio"]
         self.given = {name: own for name, own in fields.items() if own.kind == "video"}
-        self.videos = {name: self._video_field(own) for name, own in self.given.items()}
+        self.videos = {}
+        for name, own in self.given.items():
+            _, height, width, channels = own.shape
+            size: tuple[int | None, int | None] = (None, None)
+            if self.encode not in ("jpeg", "png") and height and width:
+                size = self.scaled_size((height, width))
+            channels = COLORS.get(self.color or "", channels)
+            self.videos[name] = replace(own, shape=(None, *size, channels))
         for name, own in fields.items():
             is_changed = changes or (self.encode == "raw" and own.interleaved)
             if own.encoding == "image" or (own.channels is not None and is_changed):
@@ -178,13 +185,6 @@ class Preparation:
             shape = self.scaled_size((int(shape[0] or 0), int(shape[1] or 0)))
         dtype = "uint16" if self.bit_depth == 16 and not is_map else "uint8"
         return Field(dtype, (channels, *shape), kind=kind)
-
-    def _video_field(self, field: Field) -> Field:
-        _, height, width, channels = field.shape
-        size: tuple[int | None, int | None] = (None, None)
-        if self.encode not in ("jpeg", "png") and height and width:
-            size = self.scaled_size((height, width))
-        return replace(field, shape=(None, *size, COLORS.get(self.color or "", channels)))
 
     def _measure_first(self, source: RecordInput) -> None:
         errors: list[DataError] = []
@@ -386,7 +386,7 @@ class Preparation:
         is_kept = is_kept and self.frame_rate is None  # else ``_frames`` refuses packed frames
         videos: list[Any] = []
         for data, key in zip(chunk.records[name], chunk.keys, strict=True):
-            if is_kept and _are_frames(data, stored):
+            if is_kept and (not are_files or sound_video.holds_files(data)):
                 videos.append(data)
                 continue
             parts: list[bytes] = []
@@ -412,7 +412,8 @@ class Preparation:
         if self.frame_rate is not None:
             rate = Fraction(str(self.frame_rate))
         try:
-            if not _are_frames(data, field):
+            are_frames = None not in field.shape[1:] or sound_video.holds_files(data)
+            if not are_frames:
                 frames: Any = sound_video.video_frames(data, rate, self.max_pixels)
             elif rate is not None:
                 raise sound_video.BadVideo("packed frames have no times: leave pack.frame_rate out")
@@ -444,10 +445,6 @@ def _sound_header(data: Any, where: str) -> SoundHeader:
     except BadSound as error:
         what = f"not a readable WAV or FLAC file ({error})"
         raise DataError(181, where, what, "correct or remove it") from error
-
-
-def _are_frames(data: Any, field: Field) -> bool:
-    return None not in field.shape[1:] or sound_video.holds_files(data)
 
 
 def _bad_video(key: str, name: str, why: object) -> DataError:

@@ -38,10 +38,9 @@ class Block(threading.local):
     A batch gets as much as the batch before it used. What does not fit lies beside the block.
     """
 
-    def __init__(self) -> None:
-        self._memory: Tensor | None = None
-        self._used = 0  # bytes that this batch asked for
-        self._expected = 0  # bytes that the batch before asked for
+    _memory: Tensor | None = None
+    _used = 0  # bytes that this batch asked for
+    _expected = 0  # bytes that the batch before asked for
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return uninitialized memory."""
@@ -137,8 +136,8 @@ class LockedFiles:
         try:
             for path in paths:
                 array = shared_map(path)
-                size = ctypes.c_size_t(len(array))
-                _check(driver.cuMemHostRegister_v2(_pointer(array), size, FOR_ALL_CONTEXTS), path)
+                start, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(len(array))
+                _check(driver.cuMemHostRegister_v2(start, size, FOR_ALL_CONTEXTS), path)
                 self.maps.append(array)
             starts = [array.ctypes.data for array in self.maps]
             self.starts = torch.tensor(starts, dtype=torch.int64)
@@ -156,7 +155,7 @@ class LockedFiles:
         with suppress(RuntimeError):  # an error of the device, which was raised before
             torch.cuda.synchronize(self._device)
         for array in self.maps:
-            _driver().cuMemHostUnregister(_pointer(array))
+            _driver().cuMemHostUnregister(ctypes.c_void_p(array.ctypes.data))
         self.maps = []
         self.starts = torch.empty(0, dtype=torch.int64)  # nothing can be read any more
 
@@ -209,7 +208,9 @@ class Pieces:
         first = ctypes.c_size_t(0)  # the options hold from this piece on
         failed = ctypes.c_size_t(0)
         code = _driver().cuMemcpyBatchAsync(
-            *map(_pointer, (targets, self.addresses.numpy(), sizes)),
+            ctypes.c_void_p(targets.ctypes.data),
+            ctypes.c_void_p(self.addresses.data_ptr()),
+            ctypes.c_void_p(sizes.ctypes.data),
             ctypes.c_size_t(count),
             ctypes.byref(options),
             ctypes.byref(first),
@@ -219,10 +220,6 @@ class Pieces:
         )
         _check(code, "cuMemcpyBatchAsync")
         return values
-
-
-def _pointer(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 def _check(code: int, where: str) -> None:

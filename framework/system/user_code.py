@@ -7,12 +7,11 @@ import pickle
 import sys
 import sysconfig
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module, metadata
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
-from itertools import accumulate
 from pathlib import Path
 from shlex import quote
 from types import FunctionType
@@ -68,7 +67,7 @@ def user_error(
         what = f"in {place.function}: {what}"
     if about:
         what += f" ({about})"
-    return kind(100, f"{_shortest(place.file)}:{place.line}", what, fix)
+    return kind(100, f"{short_path(place.file)}:{place.line}", what, fix)
 
 
 def raise_if_user_error(
@@ -100,11 +99,6 @@ def _source_of(error: BaseException, packages: Sequence[str]) -> tuple[BaseExcep
     return None
 
 
-def user_line(file: str, line: int) -> str | None:
-    """Return ``file:line`` if a file is the user's, and None for a library's or ours."""
-    return f"{_shortest(file)}:{line}" if is_users(file) else None
-
-
 def nearest_line(frames: Iterable[Place]) -> str:
     """Return the first place outside libraries as ``file:line (function)``, "" for none."""
     places = list(frames)
@@ -112,7 +106,7 @@ def nearest_line(frames: Iterable[Place]) -> str:
     if not places:
         return ""
     file, line, function = (own or places)[0]
-    short = _shortest(file)
+    short = short_path(file)
     if _is_ours(file):
         short = os.path.relpath(file, os.path.dirname(_PACKAGE))
     return f"{short}:{line} ({function})"
@@ -135,7 +129,8 @@ def _is_library(file: str) -> bool:
     return is_foreign or file.startswith("<") or path.startswith(LIBRARIES)
 
 
-def _shortest(file: str) -> str:
+def short_path(file: str) -> str:
+    """Return the relative path of a file below the working directory; else the absolute one."""
     relative = os.path.relpath(file)
     if relative.startswith(os.pardir):
         return os.path.abspath(file)
@@ -184,12 +179,14 @@ def user_sources(modules: Iterable[str], packages: Collection[str] = ()) -> dict
     """
     sources: dict[str, bytes] = {}
     seen: set[str] = set()
-    waiting = [name for module in modules for name in _with_parents(module)]
+    waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in seen:
+        if not name or name in seen:
             continue
         seen.add(name)
+        parent = name.rpartition(".")[0]
+        waiting.append(parent)
         top = name.partition(".")[0]
         if top not in packages and not is_users(_file_of(top) or ""):
             continue
@@ -202,17 +199,16 @@ def user_sources(modules: Iterable[str], packages: Collection[str] = ()) -> dict
         except (SyntaxError, ValueError, RecursionError):  # such as a compiled module
             continue
         # where relative imports start
-        package = name if Path(file).stem == "__init__" else name.rpartition(".")[0]
-        imported: list[str] = []  # modules, and other names
+        package = name if Path(file).stem == "__init__" else parent
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                imported += [alias.name for alias in node.names]
+                waiting += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 parts = [node.module] if node.module else []
                 if node.level and package:
                     parts = package.split(".")[: 1 - node.level or None] + parts
-                imported += [".".join([*parts, alias.name]) for alias in node.names]
-        waiting += {part for name in imported for part in _with_parents(name)}
+                # modules, and other names
+                waiting += [".".join([*parts, alias.name]) for alias in node.names]
     return sources
 
 
@@ -248,11 +244,6 @@ class _DigestPickler(pickle.Pickler):
             data = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
             return "tensor", str(obj.dtype), tuple(obj.shape), data
         return None
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    """Yield a, a.b and a.b.c for ``a.b.c``."""
-    return accumulate(name.split("."), "{}.{}".format)
 
 
 def _file_of(name: str) -> str | None:

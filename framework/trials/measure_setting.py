@@ -87,10 +87,19 @@ def measure(request: dict[str, Any], allowed: tuple[str, ...]) -> Answer:
         limit_memory(device, request["limit"])
         if what == "facts":
             return read_facts(probe.assembly)
-        forget_peak(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            give_back_freed_memory()  # what malloc keeps is no part of the peak
+            with suppress(OSError):  # Linux only, proc(5): clear_refs
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         rate = getattr(probe, what)(request["seconds"], request["burn_in"])
         figures = {"windows": rate.windows, "spans_s": rate.spans_s, "step_s": rate.step_s}
-        return {**figures, **answer, "peak_bytes": peak_bytes(device)}
+        if device.type == "cuda":
+            peak_bytes = torch.cuda.max_memory_reserved(device)
+        else:
+            peak_bytes = _status_bytes("VmHWM")
+        return {**figures, **answer, "peak_bytes": peak_bytes}
 
 
 def measure_ranks(request: dict[str, Any], num_ranks: int) -> Answer:
@@ -193,23 +202,6 @@ def limit_memory(device: torch.device, limit: int | str | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def forget_peak(device: torch.device) -> None:
-    """Restart the measurement of `peak_bytes`, without what malloc keeps."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    give_back_freed_memory()
-    with suppress(OSError):  # Linux only, proc(5): clear_refs
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Return the most memory held since `forget_peak`, the GPU's on CUDA; 0 if it is unknown."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    return _status_bytes("VmHWM")
 
 
 def _status_bytes(name: str) -> int:

@@ -226,7 +226,10 @@ class Probe:
     def ahead(self) -> int:
         """Batches that the source and the loader may read ahead of a step."""
         source, loader = self.assembly.train_source, self.assembly.train
-        of_source = source.num_ahead if isinstance(source, WorkerSource) else 0
+        of_source = 0
+        if isinstance(source, WorkerSource):
+            batch_size = source.order.smallest_pass(source.order.batch_size)
+            of_source = source.workers.most_ahead(batch_size)
         # by type, since a user's loader may use the same names for something else
         return of_source + (loader.depth if isinstance(loader, PrefetchLoader) else 0)
 

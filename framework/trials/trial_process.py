@@ -70,6 +70,7 @@ class Measured:
 
 
 @final
+@dataclass(eq=False)
 class TrialProcess:
     """A process that measures settings, one after another; a new one after each failure.
 
@@ -77,10 +78,9 @@ class TrialProcess:
     is also ended before it uses up the machine's memory.
     """
 
-    def __init__(self, limit: int | str | None = None) -> None:
-        self.limit = limit
-        self.process: subprocess.Popen[str] | None = None
-        self._errors: IO[str] | None = None
+    limit: int | str | None = None
+    process: subprocess.Popen[str] | None = field(default=None, init=False)
+    _errors: IO[str] | None = field(default=None, init=False)
 
     def facts(self, setting: TrialSetting) -> ReadFacts:
         """Return how ``setting`` reads. Raise what a run would raise that cannot even start."""

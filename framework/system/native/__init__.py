@@ -11,6 +11,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, final
@@ -129,12 +130,12 @@ def crowded() -> Generator[None]:
 
 
 @final
+@dataclass(eq=False)
 class CheckedKernel:
     """Runs a GPU kernel, whose first result of each kind must be that of torch's operators."""
 
-    def __init__(self) -> None:
-        self.failure: str | None = None  # why it is no longer used
-        self._checked: set[Hashable] = set()
+    failure: str | None = None  # why it is no longer used
+    _checked: set[Hashable] = field(default_factory=set[Hashable])
 
     def __call__(
         self, kind: Hashable, kernel: Callable[[], Tensor], operators: Callable[[], Tensor]
