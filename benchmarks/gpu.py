@@ -63,7 +63,7 @@ from framework.loader.prefetch import Ahead, Occupancy, PrefetchLoader  # noqa: 
 from framework.loader.stream import StreamLoader  # noqa: E402
 from framework.measure.clock import make_clock  # noqa: E402
 from framework.measure.host import machine  # noqa: E402
-from framework.order.draws import device_key, draws, keyed_draws  # noqa: E402
+from framework.order.draws import ON_DEVICE, draws, key_of, keyed_draws  # noqa: E402
 from framework.system.memory import use  # noqa: E402
 from framework.train.cuda_graph import CudaRecorder  # noqa: E402
 from framework.trials.probe import Probe, Rate  # noqa: E402
@@ -768,7 +768,7 @@ def few_kernels(
             keyed_draws(batch["index"], key, augment.num_draws) if augment.num_draws else None,
         )
 
-    fused, key = Fused(finish, notes.append), device_key(0, 0)
+    fused, key = Fused(finish, notes.append), torch.tensor(key_of(0, 0, ON_DEVICE))
     fused(batch, key)
     seconds = bench.timed(partial(fused, batch, key), 3 if bench.small else 30)
     if notes:

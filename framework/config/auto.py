@@ -15,11 +15,11 @@ import numpy as np
 
 from framework.config.targets import FOLDER, Config, data_name, is_foreign, is_from_folder, walk
 from framework.contracts.data import Source
-from framework.contracts.records import LABEL, ChannelStatistics, is_numbered
+from framework.contracts.records import LABEL, ChannelStatistics, Field, is_numbered
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, did_you_mean, listed
-from framework.store.store_facts import StoreFacts, num_channels, of_batch, statistics_of
+from framework.store.store_facts import StatisticsSampler, StoreFacts, num_channels, statistics_of
 
 AUTO = "auto"
 CLASS_WEIGHTS = "class_weights"
@@ -384,7 +384,11 @@ class _Data:
             self._measured = self._measured or statistics_of(self.source.store)
             statistics = self._measured.get(name)
         elif statistics is None:  # a Dataset of the user's may take a long time for each item
-            statistics = of_batch(self.source.sample(FEW_RECORDS)[name])
+            images = self.source.sample(FEW_RECORDS)[name]
+            field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
+            sampler = StatisticsSampler({name: field}, len(images))
+            sampler.pass_by({name: images}, len(images))
+            statistics = sampler.result().get(name)
         if statistics is None:
             return None
         if place.key == "mean":

@@ -27,7 +27,7 @@ from framework.contracts.data import Augment
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective, Schedule
 from framework.errors import ConfigError, Say, words_of
-from framework.order.draws import device_key, keyed_draws
+from framework.order.draws import DeviceDraws
 from framework.schedule.constant import Constant
 from framework.schedule.torch_schedule import TorchSchedule
 from framework.system.user_code import needed, pip_install, raise_if_user_error
@@ -216,7 +216,8 @@ def try_augment(config: Config, augment: Augment, sample: Batch, packages: Seque
     """Augment a few records on the host as in training. ConfigError C118, UserCodeError U100."""
     if augment.num_draws:
         batch = move(sample, torch.device("cpu"))
-        draws = keyed_draws(batch["index"], device_key(config["seed"], 0), augment.num_draws)
+        own = DeviceDraws(config["seed"], augment.num_draws)
+        draws = own.by_operators(batch["index"], *own.keys(0))
         with fits("augment", config, sample, packages):
             augment(batch, draws)
 

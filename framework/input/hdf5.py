@@ -82,7 +82,7 @@ class HDF5Input(RowInput):
             wild = any(WILD in name for name in self.fields.values())
             return (f"{self.path}: {self._not_read[2:]}",) if wild and self._not_read else ()
         known = {node.name for nodes in self.table.columns.values() for node in nodes}
-        names = dict.fromkeys(name for file in self.files for name in file.datasets)
+        names = dict.fromkeys(name for file in self.files for name in file.listing.datasets)
         note = f"records are taken to be '{foreign.fields_word(self.fields)}'"
         if left := [name for name in names if name not in known]:
             note += f"; left out: {listed(left)}"
@@ -114,7 +114,7 @@ class HDF5Input(RowInput):
             return _Table(columns, keys, list(range(len(keys) + 1)))
         starts = [0]
         for file in self.files:
-            arrays = {name: own for name, own in file.datasets.items() if is_column(own)}
+            arrays = {name: own for name, own in file.listing.datasets.items() if is_column(own)}
             lengths: dict[str, int] = {}
             for field, given in self.fields.items():
                 name = given.strip("/")
@@ -258,9 +258,11 @@ def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
     """Return the nodes of a file that a pattern names, by what its stars stand for."""
     parts = map(re.escape, pattern.strip("/").split(WILD))
     expression = re.compile("([^/]*)".join(parts), re.DOTALL)
-    names = list(file.datasets)
+    names = list(file.listing.datasets)
     places = of_rows.places_of(file.path, names, expression, lambda *stars: "/".join(stars))
-    nodes = [_Node(file, names[place], file.datasets[names[place]]) for place in places.values()]
+    nodes = [
+        _Node(file, names[place], file.listing.datasets[names[place]]) for place in places.values()
+    ]
     return dict(zip(places, nodes, strict=True))
 
 

@@ -273,7 +273,7 @@ class _Facts:
     def __init__(self, source: StoreInput) -> None:
         self._source = source
         self._facts = [StoreFacts(store) for store in source.stores]
-        self.classes = source.classes
+        self.classes: Sequence[str] = source.classes
         self.names = self._facts[0].names
 
     def answer(self, name: str) -> np.ndarray | None:

@@ -57,7 +57,17 @@ class Segment(Ranked):
         outcome = Outcome(losses.sum() / count.clamp(min=1), {}, count, totals)
         if self.dice:
             # a record weighs as much as its pixels, so that batches may be cut in any way
-            of_records = dice_losses(logits, target) * counted.sum((1, 2))
+            # A class that a record lacks wants a probability of 0 at each pixel that counts.
+            mask = counted.unsqueeze(1)
+            probabilities = logits.float().softmax(1) * mask
+            truth = torch.zeros_like(probabilities)
+            places = torch.where(mask, target.unsqueeze(1), 0)
+            truth.scatter_(1, places, mask.to(truth.dtype))
+            both = (probabilities * truth).sum((2, 3))
+            either = probabilities.sum((2, 3)) + truth.sum((2, 3))
+            # 1: a class that is nowhere is right
+            dice_losses = (1 - (2 * both + 1) / (either + 1)).mean(1)  # of each record
+            of_records = dice_losses * counted.sum((1, 2))
             dice = of_records.sum() / count.clamp(min=1)
             outcome.losses = {"cross_entropy": outcome.loss, "dice": dice}
             outcome.loss = outcome.loss + self.dice * dice
@@ -81,20 +91,6 @@ class Segment(Ranked):
         occurs = either > 0
         iou = (both[occurs] / either[occurs]).sum() / occurs.sum().clamp(min=1)
         return {"iou": iou.item(), "pixels": (both.sum() / confusion.sum().clamp(min=1)).item()}
-
-
-def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
-    """Return 1 minus the Dice coefficient of each record, averaged over the classes: float [B].
-
-    A class that a record lacks wants a probability of 0 at each pixel except those of ``IGNORE``.
-    """
-    counted = (target != IGNORE).unsqueeze(1)
-    places = torch.where(counted, target.unsqueeze(1), 0)
-    guess = logits.float().softmax(1) * counted
-    truth = torch.zeros_like(guess).scatter_(1, places, counted.to(guess.dtype))
-    both = (guess * truth).sum((2, 3))
-    either = guess.sum((2, 3)) + truth.sum((2, 3))
-    return (1 - (2 * both + 1) / (either + 1)).mean(1)  # 1: a class that is nowhere is right
 
 
 def confusion_of(guess: Tensor, target: Tensor, num_classes: int) -> Tensor:

@@ -45,10 +45,7 @@ class Share(NamedTuple):
 class AnswersNames(Protocol):
     """What an expression may ask about the records of a data set, or about other things."""
 
-    @property
-    def classes(self) -> Sequence[str]:
-        """The names of the classes by number, which are the values of ``label``."""
-        ...
+    classes: Sequence[str]  # the names by number, which are the values of ``label``
 
     @property
     def names(self) -> Sequence[str]:

@@ -97,7 +97,9 @@ class DeviceDraws:
 
     def keys(self, epoch: int) -> tuple[Tensor, ...]:
         """Return what decides the numbers of an epoch: tensors without dimensions, on the host."""
-        key = device_key(self.seed, epoch)
+        # A compiled kernel takes a tensor as an argument, but would contain a plain number as a
+        # constant.
+        key = torch.tensor(key_of(self.seed, epoch, ON_DEVICE))
         if not self.alternating:
             return (key,)
         return key, torch.tensor((epoch % 2) * _BELOW_ONE)
@@ -139,14 +141,6 @@ class DeviceDraws:
         for column in self.alternating:
             result[:, column] = first[:, column]
         return result
-
-
-def device_key(seed: int, epoch: int) -> Tensor:
-    """Return the ``keyed_draws`` key for an epoch's augments: int64 [], in host memory.
-
-    A compiled kernel takes a tensor as an argument, but would contain a plain number as a constant.
-    """
-    return torch.tensor(key_of(seed, epoch, ON_DEVICE))
 
 
 def record_seeds(indices: Tensor, seed: int, epoch: int) -> Tensor:

@@ -275,10 +275,6 @@ class ColumnFiles:
             }
         return RowGroup(values, 0 if reader.is_mapped else table.nbytes)
 
-    def check(self) -> None:
-        for path, identity in self.identities.items():
-            identify(path, identity)
-
 
 def form_of(kind: Any, is_label: bool) -> str | None:
     """Return the form of a column by its type, and None if a store cannot hold it."""

@@ -22,7 +22,6 @@ from framework.store.files import read_head
 LMDB_MAGIC = 0xBEEFC0DE
 NPY = b"\x93NUMPY"
 SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
-HEAD_BYTES = 20
 TAR_MAGIC = b"ustar"  # at byte 257
 TAR_MAGIC_AT = 257
 GZIP = b"\x1f\x8b"
@@ -75,13 +74,6 @@ class Format(NamedTuple):
     choice: str
 
 
-def file_kind(head: bytes) -> str | None:
-    """Return ``hdf5`` or ``lmdb`` by the first ``HEAD_BYTES`` of a file, or None."""
-    if head[16:HEAD_BYTES] == LMDB_MAGIC.to_bytes(4, "little"):
-        return "lmdb"
-    return "hdf5" if head.startswith(SIGNATURE) else None
-
-
 def format_of(path: str) -> Format | None:
     """Return the format of a file or a folder of files, or None. DataError D101."""
     if os.path.isdir(path):
@@ -96,8 +88,10 @@ def format_of(path: str) -> Format | None:
     if not os.path.isfile(path):
         return None
     head = read_head(path, TAR_MAGIC_AT + len(TAR_MAGIC))
-    if (kind := file_kind(head)) is not None:
-        return Format(f"an {kind.upper()} file", kind)
+    if head[16:20] == LMDB_MAGIC.to_bytes(4, "little"):
+        return Format("an LMDB file", "lmdb")
+    if head.startswith(SIGNATURE):
+        return Format("an HDF5 file", "hdf5")
     if head[TAR_MAGIC_AT:] == TAR_MAGIC:
         return Format("a .tar archive", "tar")
     is_stream = head.startswith(b"\xff\xff\xff\xff") and path.lower().endswith(".arrow")

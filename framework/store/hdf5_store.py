@@ -324,10 +324,6 @@ class ForeignHDF5:
     def file(self) -> h5py.File:
         return open_hdf5(self.path)
 
-    @property
-    def datasets(self) -> dict[str, Dataset]:
-        return self.listing.datasets
-
     @cached_property
     def listing(self) -> Listing:
         datasets: dict[str, Dataset] = {}
@@ -359,7 +355,7 @@ class ForeignHDF5:
 
     def read(self, name: str, start: int, stop: int) -> Any:
         """Return values ``start``..``stop`` of a data set: an array, or a list of bytes, arrays."""
-        kind = self.datasets[name].kind
+        kind = self.listing.datasets[name].kind
         values = self._read(name, slice(start, stop))
         if kind == "bytes":
             return [value.tobytes() for value in values]
@@ -367,7 +363,7 @@ class ForeignHDF5:
 
     def value(self, name: str) -> Any:
         """Return a whole data set: an array, or the ``bytes`` of a single text or byte string."""
-        shape, dtype, kind, offset = self.datasets[name]
+        shape, dtype, kind, offset = self.listing.datasets[name]
         if offset is not None:  # a tenth of the time that h5py takes
             try:
                 return np.fromfile(self.path, dtype, math.prod(shape), offset=offset).reshape(shape)
@@ -440,7 +436,9 @@ def hdf5_advice(path: str) -> str:
 
 def suggested_fields(file: ForeignHDF5) -> dict[str, str]:
     """Return a data set for each field: those of the most frequent length. DataError D192."""
-    datasets = {name: data for name, data in file.datasets.items() if foreign.is_quotable(name)}
+    datasets = {
+        name: data for name, data in file.listing.datasets.items() if foreign.is_quotable(name)
+    }
     groups = {name.partition("/")[0] for name in datasets if "/" in name}
     splits = [group for group in groups if group.lower() in foreign.USUAL_SPLITS]
     if len(splits) > 1:

@@ -18,7 +18,7 @@ from framework.contracts.records import Manifest, Ragged, Records, RecordStore, 
 from framework.errors import ConfigError, DataError, listed
 from framework.store import foreign
 from framework.store.file_store import from_json
-from framework.store.files import Identity, ask_item_files, identify, read_head, unreadable
+from framework.store.files import Identity, ask_item_files, identify, unreadable
 from framework.store.gather import check_range, merged, taken
 
 MANIFEST = "manifest.json"
@@ -58,12 +58,13 @@ def open_file(path: str) -> RecordStore:
     from framework.store.hdf5_store import HDF5Store  # noqa: PLC0415
     from framework.store.lmdb_store import LMDBStore  # noqa: PLC0415
 
-    kind = None
-    if os.path.isfile(path):
-        kind = foreign.file_kind(read_head(path, foreign.HEAD_BYTES))
-    if kind == "hdf5" or (kind is None and path.endswith((".h5", ".hdf5"))):
-        return HDF5Store(path)
-    return LMDBStore(path)
+    present = foreign.format_of(path)
+    is_lmdb = not path.endswith((".h5", ".hdf5"))
+    if present is not None and present.choice in ("hdf5", "lmdb"):
+        is_lmdb = present.choice == "lmdb"
+    if is_lmdb:
+        return LMDBStore(path)
+    return HDF5Store(path)
 
 
 class Concatenation(RecordStore):

@@ -19,7 +19,7 @@ from torch import Tensor
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records, RecordStore
 from framework.errors import ConfigError, DataError, listed, words_of
 from framework.store import column_files, foreign
-from framework.store.files import named_files, sampled_digest
+from framework.store.files import identify, named_files, sampled_digest
 from framework.store.folder_store import image_field
 from framework.store.gather import check_range, merged, ragged_of, taken
 from framework.system.user_code import needed
@@ -283,7 +283,8 @@ class ParquetStore(RecordStore):
         return self._files.row(index)[0]
 
     def check(self) -> None:
-        self._files.check()
+        for path, identity in self._files.identities.items():
+            identify(path, identity)
 
     def close(self) -> None:
         self._files.close()

@@ -52,14 +52,14 @@ class StoreFacts:
         self.classes: Sequence[str] = ()
         if store is not None:
             self._fields, self.classes = store.manifest.fields, store.manifest.classes
-        self._numbers = [name for name, field in self._fields.items() if is_number(field)]
-
-    @property
-    def names(self) -> Sequence[str]:
         fields = self._fields
+        self._numbers = [name for name, field in fields.items() if is_number(field)]
+        pictures = [name for name, field in fields.items() if field.channels is not None]
+        # The field whose size ``width`` and ``height`` are: ``image``, or the first picture.
+        self._picture = next((name for name in ("image", *pictures) if name in pictures), "")
         names = [own for own in fields if own in self._numbers or fields[own].kind == "text"]
-        extra = [*(SIZES if self._picture else ()), *(() if self.store is None else (RECORD,))]
-        return [*names, *(name for name in extra if name not in fields)]
+        extra = [*(SIZES if self._picture else ()), *(() if store is None else (RECORD,))]
+        self.names: Sequence[str] = [*names, *(name for name in extra if name not in fields)]
 
     def lengths(self, name: str | None) -> Tensor:
         ragged = [own for own, field in self._fields.items() if field.encoding == "ragged"]
@@ -87,16 +87,10 @@ class StoreFacts:
         texts = [array.tobytes().decode(errors="replace") for array in arrays]
         return np.array(texts, object)  # not as wide as the longest text
 
-    @property
-    def _picture(self) -> str | None:
-        """The field whose size ``width`` and ``height`` are: ``image``, or the first picture."""
-        pictures = [name for name, field in self._fields.items() if field.channels is not None]
-        return next((name for name in ("image", *pictures) if name in pictures), None)
-
     @cached_property
     def _sizes(self) -> np.ndarray:
         """The height and width of each record's picture, upright, in pixels: int64 [N, 2]."""
-        store, name = self.store, self._picture or ""
+        store, name = self.store, self._picture
         field, count = self._fields[name], store.manifest.num_records
         sizes = np.zeros((count, 2), np.int64)
         if field.encoding != "image":
@@ -221,14 +215,6 @@ def statistics_of(store: RecordStore) -> dict[str, ChannelStatistics]:
     if manifest.digest:
         MEASURED[key] = result
     return result
-
-
-def of_batch(images: Tensor) -> ChannelStatistics | None:
-    """Return the statistics of a batch [B, C, H, W]; None if its values have none."""
-    field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
-    sampler = StatisticsSampler({"images": field}, len(images))
-    sampler.pass_by({"images": images}, len(images))
-    return sampler.result().get("images")
 
 
 def _share(value: Any, field: Field) -> np.ndarray:

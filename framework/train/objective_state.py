@@ -46,6 +46,7 @@ class ObjectiveState:
         self._parallel = parallel
         self._say = say
         self._start = OwnedObjects(objective)
+        self.is_there = bool(self._start.owners)
         self._others: frozenset[int] = frozenset()  # the ids of the model's modules and weights
         self._warned = False
         self.modules = self._start.modules  # the outermost ones, by name
@@ -63,10 +64,6 @@ class ObjectiveState:
         if parallel.world_size > 1:
             self._take_from_first([weight.data for weight in self.weights])
             self.share_buffers()
-
-    @property
-    def is_there(self) -> bool:
-        return bool(self._start.owners)
 
     @property
     def note(self) -> str:

@@ -98,7 +98,8 @@ def is_better(
         return parts.best.better(new, old) or not old
     if not old:
         return True
-    prefix = prefix_of(next(iter(splits)))
+    _, dot, name = next(iter(splits)).partition(".")
+    prefix = f"{name}{dot}"  # of the names of its means, if there are several sets
     new, old = (
         {name.removeprefix(prefix): means[name] for name in means if name.startswith(prefix)}
         for means in (new, old)
@@ -114,12 +115,6 @@ def is_better(
 
 def is_nan(means: Mapping[str, float], name: str) -> bool:
     return math.isnan(means.get(name, 0.0))
-
-
-def prefix_of(split: str) -> str:
-    """Return what the names of a split's means begin with: of several sets, NAME and a dot."""
-    _, dot, name = split.partition(".")
-    return f"{name}{dot}"
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, kept_generators, set_generator_state
 from framework.train.cuda_graph import GraphedPasses
 from framework.train.metrics import PassPlace, PassResults, Progress, next_due
-from framework.train.parts import Parts, is_better, is_nan, prefix_of, validated
+from framework.train.parts import Parts, is_better, is_nan, validated
 from framework.train.step import CountWeights, Passes, Stepper, all_finite, nonfinite_error
 from framework.train.watching import RankWatch, TrainPace, Watching
 
@@ -58,10 +58,6 @@ class Trainer:
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         return self.progress.total_steps(self.parts.plan, self.parts.train.num_steps)
-
-    @property
-    def spans_s(self) -> dict[str, float]:
-        return {name: span.total_s for name, span in self.spans.whole.items()}
 
     def fit(self, sinks: Sequence[Sink] = ()) -> None:
         """Train to the last step, or until ``parts.stop`` returns True. Report to ``sinks``."""
@@ -276,8 +272,8 @@ class Trainer:
         means: dict[str, float] = {}
         for result in results:
             self._write(result)
-            prefix = prefix_of(result.split)
-            means |= {f"{prefix}{name}": mean for name, mean in result.means.items()}
+            _, dot, own = result.split.partition(".")  # several sets have names
+            means |= {f"{own}{dot}{name}": mean for name, mean in result.means.items()}
         losses = [name for name in means if name == "loss" or name.endswith(".loss")]
         # unless the previous validation was NaN, too
         names = [n for n in losses if is_nan(means, n) and not is_nan(self.val_means, n)]

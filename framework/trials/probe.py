@@ -273,7 +273,8 @@ class Probe:
         assert windows is not None
         self._epoch = max(self._epoch, trainer.progress.epoch + 1)
         num_steps = trainer.progress.step
-        rate = windows.rate({name: s / num_steps for name, s in trainer.spans_s.items()})
+        spans = trainer.spans.whole
+        rate = windows.rate({name: span.total_s / num_steps for name, span in spans.items()})
         return replace(rate, step_s=wall_s / num_steps)
 
     def _windows(

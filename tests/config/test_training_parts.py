@@ -494,7 +494,7 @@ def test_a_trainer_takes_validation_sets_a_goal_watchers_and_metrics():
     }
     trainer = trained(make_loader(), epochs=5, **parts)
     assert {"a.loss", "b.loss", "a.f1", "b.f1"} <= set(trainer.val_means)
-    assert {"wait", "forward", "backward"} <= set(trainer.spans_s)
+    assert {"wait", "forward", "backward"} <= set(trainer.spans.whole)
     assert (trainer.progress.epoch, trainer.ended) == (2, "enough")
 
 

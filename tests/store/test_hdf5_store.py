@@ -177,7 +177,7 @@ def _file(**datasets):
 
 def test_a_data_set_says_what_it_holds():
     file = _file(x=np.zeros((2, 3), ">i4"), text=["a"], scalar=3.0, pair=np.zeros(2, "i4,f4"))
-    kinds = {name: (data.kind, data.shape) for name, data in file.datasets.items()}
+    kinds = {name: (data.kind, data.shape) for name, data in file.listing.datasets.items()}
     assert kinds == {"scalar": ("numbers", ()), "text": ("text", (1,)), "x": ("numbers", (2, 3))}
     assert "pair" in file.listing.names
 
@@ -187,7 +187,7 @@ def test_contiguous_numbers_are_read_without_h5py(blocks):
     with h5py.File("x.h5", "w", userblock_size=blocks) as file:
         file["x"] = np.arange(6).reshape(2, 3)
     file = pickle.loads(pickle.dumps(ForeignHDF5("x.h5")))
-    assert file.datasets["x"].offset is not None
+    assert file.listing.datasets["x"].offset is not None
     assert file.value("x").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -202,7 +202,7 @@ def test_what_leads_out_of_the_file_is_named_and_not_read():
         file.create_dataset("raw", (6,), "u1", external=[("x.bin", 0, 6)])
         file.create_dataset("huge", (1,), "u1", chunks=(1 << 30,), maxshape=(None,))
     file = ForeignHDF5("x.h5")
-    assert list(file.datasets) == ["x"]
+    assert list(file.listing.datasets) == ["x"]
     whys = {"soft": "a link", "g/link": "a link", "virtual": "a virtual data set"}
     whys |= {"raw": "stored in another file", "huge": "has chunks of 1,073,741,824 bytes"}
     assert file.listing.outside == whys
@@ -211,7 +211,7 @@ def test_what_leads_out_of_the_file_is_named_and_not_read():
 def test_a_data_set_that_declares_more_than_its_file_holds_is_left_out():
     with h5py.File("x.h5", "w") as file:
         file.create_dataset("x", (1 << 40,), "u1", chunks=(1 << 20,))
-    assert not ForeignHDF5("x.h5").datasets
+    assert not ForeignHDF5("x.h5").listing.datasets
 
 
 @pytest.mark.parametrize(

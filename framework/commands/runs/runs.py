@@ -117,7 +117,7 @@ def chosen_runs(runs: Iterable[RunRecord], where: str | None, sort: str | None) 
 class RunValues:
     """What a comparison may ask about runs."""
 
-    classes = ()
+    classes: Sequence[str] = ()
 
     def __init__(self, runs: Sequence[RunRecord]) -> None:
         self._runs = runs
