@@ -11,6 +11,7 @@ from framework.augment import normalize as pixels
 from framework.augment.flip import viewed, words
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
+from framework.contracts.records import IGNORE
 
 PADDING_MODES = ("zeros", "reflect")
 Numbers = Sequence[float] | None
@@ -67,8 +68,9 @@ class CropFlip(pixels.PixelAugment):
             result[name] = self._changed(batch[name], draws, self.mean, self.std)
         if draws is not None:
             for name in self.labels:
-                moved = self._changed(pixels.inverted(batch[name]), draws, None, None)
-                result[name] = pixels.inverted(moved)
+                # Inverted, so that zeros filled in become ``IGNORE``.
+                moved = self._changed(IGNORE - batch[name], draws, None, None)
+                result[name] = IGNORE - moved
         return result
 
     def _changed(self, image: Tensor, draws: Tensor | None, mean: Numbers, std: Numbers) -> Tensor:

@@ -11,8 +11,9 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from framework.augment.normalize import Fields, PixelAugment, fields_of, inverted, unit
+from framework.augment.normalize import Fields, PixelAugment, fields_of, unit
 from framework.contracts.batch import Batch
+from framework.contracts.records import IGNORE
 from framework.errors import ResourceError
 from framework.system.user_code import Step, make_step, pip_install
 
@@ -66,7 +67,8 @@ class Kornia(PixelAugment):
         if draws is None:
             return result
         images = [result[name] for name in self.fields]
-        images += [inverted(batch[name]).float() for name in self.labels]
+        # Label maps are inverted, so that zeros filled in become ``IGNORE``.
+        images += [(IGNORE - batch[name]).float() for name in self.labels]
         size = len(draws) if self.together else 1
         devices = [draws.device] if draws.is_cuda else []
         parts: list[list[Tensor]] = []
@@ -83,5 +85,5 @@ class Kornia(PixelAugment):
         for name, column in zip(names, zip(*parts, strict=True), strict=True):
             result[name] = torch.cat(column)
         for name in self.labels:
-            result[name] = inverted(result[name].to(torch.uint8))
+            result[name] = IGNORE - result[name].to(torch.uint8)
         return result

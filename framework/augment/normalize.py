@@ -12,7 +12,6 @@ from torch.compiler import assume_constant_result, is_compiling
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import AugmentTraits
-from framework.contracts.records import IGNORE
 from framework.errors import ConfigError
 from framework.system.native import CheckedKernel, find, num_threads
 
@@ -68,11 +67,6 @@ class PixelAugment(AugmentTraits):
         changed = copy(self)
         changed.form = self.form._replace(layout=layout)
         return changed
-
-
-def inverted(labels: Tensor) -> Tensor:
-    """Return ``IGNORE`` minus each number (uint8), so that zeros filled in become ``IGNORE``."""
-    return IGNORE - labels
 
 
 def white_of(dtype: torch.dtype) -> int:

@@ -108,20 +108,6 @@ class Report:
     ranks: RankReport | None = None  # what all ranks measured; None if there is one
 
 
-class PredictionMetrics(Protocol):
-    """Metrics of a validation that are made of ``Outcome.predictions``, over all records."""
-
-    def add(self, predictions: tuple[Tensor, Tensor]) -> None:
-        """Take the predictions of records that count."""
-
-    def results(self) -> Mapping[str, Tensor]:
-        """Return each metric over the records of all ranks, on the host, and start again.
-
-        All ranks call it together.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class Moment:
     """What a Watcher sees. What does not belong to the call is empty or None."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from framework.contracts.class_labels import raise_if_label
 from framework.contracts.data import MicroBatches
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import Objective, PredictionMetrics, Report, Schedule
+from framework.contracts.training import Objective, Report, Schedule
 from framework.errors import say
 from framework.schedule.torch_schedule import TorchSchedule
 from framework.system.rng import kept_generators
@@ -25,6 +25,9 @@ from framework.train.metrics import PassPlace, PassResults, Results, TrainPlan
 from framework.train.objective_state import ObjectiveState, evaluating
 from framework.train.watching import Goal, Watching
 from framework.train.weights import Average, Freeze
+
+if TYPE_CHECKING:
+    from framework.train.torch_metrics import TorchMetrics  # an extra
 
 VAL = "val"
 
@@ -51,7 +54,7 @@ class Parts:
     owned: ObjectiveState | None = None  # weights and state of ``objective``
     average: Average | None = None  # None: the weights themselves are evaluated and kept
     stop: Callable[[], bool] = lambda: False  # called after every step; the ranks agree on it
-    metrics: PredictionMetrics | None = None  # further metrics of the validation
+    metrics: "TorchMetrics | None" = None  # further metrics of the validation
     best: Goal | None = None  # what the best validation has most of; None: the objective decides
     watching: Watching | None = None  # watchers, which may end the run
     recorder: CudaRecorder | None = None  # captures steps as CUDA graphs
@@ -125,7 +128,7 @@ def evaluate(
     precision: Precision,
     clock: Clock,
     parallel: Parallel,
-    metrics: PredictionMetrics | None = None,
+    metrics: "TorchMetrics | None" = None,
 ) -> Results:
     """Return the mean loss and the metrics of the records of all ranks, and their number.
 

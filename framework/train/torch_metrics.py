@@ -43,6 +43,7 @@ class TorchMetrics:
         classes: Sequence[str] = (),
     ) -> None:
         self._metrics: dict[str, Metric] = {}
+        self.names = list(metrics)
         self._num_added = 0  # batches in which something counts
         self._parallel = parallel
         self._say = say
@@ -68,10 +69,6 @@ class TorchMetrics:
             if isinstance(metric, NEEDS_RECORDS) and metric.average == "macro":
                 metric.average = "none"
                 self._counts[name] = torch.zeros(metric.num_classes or 0, device=parallel.device)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._metrics)
 
     def add(self, predictions: Sequence[Tensor], quiet: bool = False) -> None:
         """Show a batch to the metrics, unless nothing counts. Does not wait for the device."""

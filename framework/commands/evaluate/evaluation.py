@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions, Predicts
 from framework.contracts.records import IGNORE
 from framework.contracts.span import span_figures
-from framework.contracts.training import PredictionMetrics
 from framework.errors import ResourceError, printable, say, words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
@@ -35,6 +34,9 @@ from framework.system.durable import write_bytes, write_json, write_text
 from framework.system.run_dir import redacted
 from framework.system.user_code import needed
 from framework.train.parts import GivenOutputs, OutputRecorder, evaluate, record_losses
+
+if TYPE_CHECKING:
+    from framework.train.torch_metrics import TorchMetrics
 
 RESULT = "evaluation.json"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -116,7 +118,7 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
 def _evaluate_set(
     run: SavedRun,
     source: Source,
-    metrics: PredictionMetrics | None,
+    metrics: "TorchMetrics | None",
     num_worst: int,
     say: Callable[[str], None],
 ) -> Summary:
