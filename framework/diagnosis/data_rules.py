@@ -202,7 +202,9 @@ def loaders(facts: Facts) -> Iterator[Verdict]:
 def image_files(facts: Facts) -> Iterator[Verdict]:
     """Detect images that are much larger than what the model sees, or are decoded every epoch."""
     storage = facts.slow_storage
-    if storage is None or storage.image_size is None or not storage.can_repack:
+    if storage is None or storage.image_size is None:
+        return
+    if storage.form == "other" or not storage.targets:  # nothing can pack it
         return
     side, _ = _scale(facts)
     options, num_bytes, copied_s = _packed(facts, storage)
@@ -279,7 +281,7 @@ def loose_files(facts: Facts) -> Iterator[Verdict]:
 def _are_small_files(facts: Facts) -> bool:
     """Return whether the number of files is to blame, and not their format."""
     storage = facts.slow_storage
-    if storage is None or storage.form != "folder" or not storage.can_repack:
+    if storage is None or storage.form != "folder" or not storage.targets:
         return False
     return storage.record_bytes < 8e3 and facts.read_share >= 0.2
 

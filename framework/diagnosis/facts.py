@@ -118,10 +118,6 @@ class Storage:
     def num_bytes(self) -> float:
         return self.num_records * self.record_bytes
 
-    @property
-    def can_repack(self) -> bool:
-        return self.form != "other" and bool(self.targets)
-
     def repack(self, **options: Any) -> Repack:
         """Return what packs the records with these options of ``pack``."""
         source = "folder" if self.form == "folder" else "store"
@@ -141,21 +137,15 @@ class RunFacts:
     report_every: int = 1
 
     @property
-    def saves_per_step(self) -> float:
-        return times_per_step(*self.save_every.values())
-
-    @property
     def costs_s(self) -> dict[str, float]:
         """Seconds per step of validating, saving and reporting, on average over the run."""
         return {
             "validating": self.validate_s / (self.validate_every or math.inf),
-            "saving": self.save_s * self.saves_per_step,
-            "reporting": self.reporting_s(self.report_every),
+            "saving": self.save_s * times_per_step(*self.save_every.values()),
+            # Also at the end of each epoch.
+            "reporting": math.fsum(self.report_s.values())
+            * times_per_step(self.report_every, self.epoch_steps),
         }
-
-    def reporting_s(self, every: int) -> float:
-        """Return the seconds per step of reporting so often, and at the end of each epoch."""
-        return math.fsum(self.report_s.values()) * times_per_step(every, self.epoch_steps)
 
     def shares(self, step_s: float) -> dict[str, float]:
         """Return the share of the run that each of them takes beside steps of ``step_s``."""

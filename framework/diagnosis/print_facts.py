@@ -26,7 +26,19 @@ def show(diagnosis: judge.Diagnosis, train_words: TrainWords) -> None:
     say(f"{diagnosis.limit}\n")
     heads = ["records/s", "ms a step"]
     print_table("each part alone, then all together", ["part"], heads, part_rows(facts), [""])
-    say("\n".join([*fact_lines(facts), ""]))
+    free = f"{facts.free_memory_bytes / 1e9:.1f} GB of memory free"
+    say(f"machine: {facts.num_cores} cores, {free}, {facts.gpu or 'no GPU'}")
+    storage = facts.storage
+    if storage is None:
+        say("store: none; the source makes its own records\n")
+    else:
+        records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"
+        records += f", {storage.codec or storage.encoding}"
+        if storage.image_size is not None:
+            records += f", {storage.image_size[0]} x {storage.image_size[1]} pixels"
+        cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"
+        place = f"disk: {storage.disk}; in the page cache: {cached}"
+        say(f"store: {storage.path} ({storage.form}), {records}; {place}\n")
     advice = [verdict for verdict in diagnosis.verdicts if verdict.is_advice]
     if advice:
         say("what to do, the most promising first")
@@ -80,21 +92,6 @@ def part_rows(facts: Facts) -> list[list[str]]:
     whole = f"{100 * facts.wait:.0f} % of it waiting, ± {100 * facts.spread:.0f} %"
     add("the whole", facts.whole, whole)
     return rows
-
-
-def fact_lines(facts: Facts) -> list[str]:
-    storage = facts.storage
-    free = f"{facts.free_memory_bytes / 1e9:.1f} GB of memory free"
-    machine = f"machine: {facts.num_cores} cores, {free}, {facts.gpu or 'no GPU'}"
-    if storage is None:
-        return [machine, "store: none; the source makes its own records"]
-    records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"
-    records += f", {storage.codec or storage.encoding}"
-    if storage.image_size is not None:
-        records += f", {storage.image_size[0]} x {storage.image_size[1]} pixels"
-    cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"
-    place = f"disk: {storage.disk}; in the page cache: {cached}"
-    return [machine, f"store: {storage.path} ({storage.form}), {records}; {place}"]
 
 
 def advice_lines(number: int, verdict: Verdict, train_words: TrainWords = list[str]) -> list[str]:

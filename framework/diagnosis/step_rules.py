@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from framework.cli.tables import plural
 from framework.diagnosis.code_lines import Sync
-from framework.diagnosis.facts import COMPUTING, LEAST_CORES, Facts, RankFacts, Verdict, gain
+from framework.diagnosis.facts import (
+    COMPUTING,
+    LEAST_CORES,
+    Facts,
+    RankFacts,
+    Verdict,
+    gain,
+    times_per_step,
+)
 from framework.measure.host import NUM_THREADS
 from framework.measure.stack_sampler import PythonLine
 
@@ -235,12 +243,12 @@ def parts_of_run(facts: Facts) -> Iterator[Verdict]:
             "the last save.",
             run_s / max(run_s - costs_s["saving"] + run.save_s / every, step_s),
             tuple(f"{key}={math.ceil(every / steps_per.get(key, 1))}" for key in often),
-            period_s=1 / run.saves_per_step * run_s,
+            period_s=1 / times_per_step(*run.save_every.values()) * run_s,
         )
     if shares["reporting"] >= RUN_SHARE:
         cost_s = math.fsum(run.report_s.values())
         every = min(_interval(cost_s, step_s), run.epoch_steps)
-        left_s = run.reporting_s(every)
+        left_s = cost_s * times_per_step(every, run.epoch_steps)
         slowest = max(run.report_s, key=lambda name: run.report_s[name])
         overrides, action = (f"report_every={every}",), ""
         if every <= run.report_every:

@@ -4,6 +4,8 @@ import json
 import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -34,14 +36,15 @@ Row = tuple[float, ...]  # as in ``KnowsOwnWork.own_work``
 
 
 @final
+@dataclass(eq=False)
 class _Steps:
     """The seconds of each span by step. Times of the same span in one step are added."""
 
-    def __init__(self) -> None:
-        self._seconds: dict[str, list[float]] = {}
-        self._seen: set[str] = set()  # names of the current step
-        self._taken: set[str] = set()  # names that ``take`` has counted in the current step
-        self._spans: dict[str, Span] = {}
+    _seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    _seen: set[str] = field(default_factory=set[str])  # names of the current step
+    # Names that ``take`` has counted in the current step.
+    _taken: set[str] = field(default_factory=set[str])
+    _spans: dict[str, Span] = field(default_factory=dict[str, Span])
 
     def add(self, name: str, seconds: float) -> None:
         if name in self._seen:
@@ -163,6 +166,7 @@ class HostClock(Clock):
         self._steps = _Steps()
         self._of_rank = of_rank
         self._work = OwnWork(self._steps.add)
+        self.own_work = self._work.take
         self._last = perf_counter()
 
     def mark(self, name: str) -> None:
@@ -178,9 +182,6 @@ class HostClock(Clock):
     def spans(self) -> dict[str, Span]:
         self._count_marks()
         return self._steps.take()
-
-    def own_work(self) -> list[Row]:
-        return self._work.take()
 
     def _count_marks(self) -> None:
         if self._of_rank:
@@ -235,6 +236,7 @@ class CudaClock(Clock):
         self._typical: dict[str, Span] = {}  # of the newest step that may stand for others
         self._of_rank = of_rank
         self._work = OwnWork(self._steps.add)
+        self.own_work = self._work.take
         self.skip()
 
     def mark(self, name: str) -> None:
@@ -290,9 +292,6 @@ class CudaClock(Clock):
         spans = merged(self._spans, self._waits.take())
         self._spans = {}
         return spans
-
-    def own_work(self) -> list[Row]:
-        return self._work.take()
 
     def _begin(self) -> None:
         self._left = 0
@@ -427,12 +426,12 @@ class ProfiledClock(Clock):
 
 
 @final
+@dataclass(eq=False)
 class Stopwatch:
     """One thread's work on one slice of a batch. A mark takes 0.2 us."""
 
-    def __init__(self) -> None:
-        self.stages_s: dict[str, float] = {}
-        self._last = perf_counter()
+    stages_s: dict[str, float] = field(default_factory=dict[str, float])
+    _last: float = field(default_factory=perf_counter)
 
     def mark(self, stage: str) -> float:
         """Count the seconds since the last mark for ``stage``, and return them."""
@@ -444,6 +443,7 @@ class Stopwatch:
 
 
 @final
+@dataclass(eq=False)
 class Stages:
     """The seconds of all batches by stage, ``sums_s``.
 
@@ -451,9 +451,8 @@ class Stages:
     lost without a lock, which would cost as much as all the rest.
     """
 
-    def __init__(self) -> None:
-        self.sums_s: defaultdict[str, float] = defaultdict(float)
-        self._taken_s: dict[str, float] = {}
+    sums_s: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
+    _taken_s: dict[str, float] = field(default_factory=dict[str, float])
 
     def add_slices(self, slices_s: Iterable[Mapping[str, float]]) -> None:
         for stages_s in slices_s:

@@ -10,7 +10,8 @@ import sys
 import sysconfig
 import threading
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -72,22 +73,24 @@ def charged(frame: FrameType | None) -> CodeLine | None:
 
 
 @final
+@dataclass(eq=False)
 class StackSampler:
     """Samples the thread that calls ``start``, until ``stop``, any number of times.
 
     Set ``label`` to what runs, at any time. A sample costs the sampled thread about 50 us.
     """
 
-    def __init__(self, label: str = "") -> None:
-        self.label = label
-        self.total_s = 0.0  # between starts and stops
-        # By label and line, outside of torch's layers: in the line itself, in C, or in libraries.
-        self._python_s: defaultdict[tuple[str, CodeLine], float] = defaultdict(float)
-        self._labeled_s: defaultdict[str, float] = defaultdict(float)
-        self._since_s = perf_counter()
-        self._thread: threading.Thread | None = None
-        self._is_done = threading.Event()
-        self._switch_s = 0.0
+    label: str = ""
+    total_s: float = 0.0  # between starts and stops
+    # By label and line, outside of torch's layers: in the line itself, in C, or in libraries.
+    _python_s: defaultdict[tuple[str, CodeLine], float] = field(
+        default_factory=partial(defaultdict, float)
+    )
+    _labeled_s: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
+    _since_s: float = field(default_factory=perf_counter)
+    _thread: threading.Thread | None = None
+    _is_done: threading.Event = field(default_factory=threading.Event)
+    _switch_s: float = 0.0
 
     def switch(self, label: str) -> None:
         now_s = perf_counter()

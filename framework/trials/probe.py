@@ -169,6 +169,7 @@ class Probe:
         if workers["num"] == AUTO:  # a tuner would change what is measured
             self.config = {**self.config, "workers": {**workers, "num": None}}
         self.assembly = Assembly(self.config, allowed)
+        self.close = self.assembly.close
 
     def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Take device batches as fast as they come."""
@@ -237,9 +238,6 @@ class Probe:
         loader = self.assembly.train
         return loader.occupancy.newest if isinstance(loader, PrefetchLoader) else 0
 
-    def close(self) -> None:
-        self.assembly.close()
-
     def train(
         self,
         seconds: float,
@@ -255,7 +253,8 @@ class Probe:
 
         def is_done() -> bool:
             nonlocal windows
-            num_records = counted.take()
+            num_records = counted.num_records
+            counted.num_records = 0
             if windows is not None:
                 return windows.count(num_records)
             windows = Windows(seconds, burn_in_s, device, 1, ahead=ahead, ready=self.ready)
@@ -298,33 +297,24 @@ class Counted(Loader):
     def __init__(self, assembly: Assembly, batch: Batch | None = None) -> None:
         self._assembly = assembly
         self._batch = batch
-        self._count = 0
+        self.num_records = 0  # so far; set it to 0 to count anew
         self.num_steps = assembly.train.num_steps
         self.identity = assembly.train.identity
         self.notes = assembly.train.notes
-
-    def take(self) -> int:
-        """Return the records since the last call."""
-        count = self._count
-        self._count = 0
-        return count
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         if self._batch is None:
             with closing(self._assembly.train.epoch(epoch, start)) as batches:
                 for micro in batches:
-                    self._count += len(micro.batch["index"])
+                    self.num_records += len(micro.batch["index"])
                     yield micro
             return
         passes: int = self._assembly.config["accumulate"]
         for number in range(start * passes, self.num_steps * passes):
             self._assembly.clock.mark("wait")
             self._assembly.clock.mark("copy")
-            self._count += len(self._batch["index"])
+            self.num_records += len(self._batch["index"])
             yield MicroBatch(self._batch, 1 / passes, number % passes == passes - 1)
 
     def stats(self) -> LoaderStats:
         return self._assembly.train.stats()
-
-    def close(self) -> None:
-        self._assembly.train.close()

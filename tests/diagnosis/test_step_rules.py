@@ -4,7 +4,7 @@ import pytest
 
 from framework.contracts.span import RankSpan
 from framework.diagnosis.code_lines import Sync
-from framework.diagnosis.facts import PythonLine, RunFacts
+from framework.diagnosis.facts import PythonLine, RunFacts, times_per_step
 from framework.diagnosis.judge import cause_of, limit_of, rank_cause, verdicts_of
 from framework.diagnosis.step_rules import MACHINE_RULES
 from framework.measure.host import DiskRate
@@ -173,7 +173,7 @@ def test_a_run_that_mostly_validates_is_limited_by_it():
 )
 def test_saves_that_coincide_count_once(intervals, per_step):
     run = RunFacts(100, save_every={str(every): every for every in intervals})
-    assert run.saves_per_step == pytest.approx(per_step, rel=0.01)
+    assert times_per_step(*run.save_every.values()) == pytest.approx(per_step, rel=0.01)
 
 
 def test_shares_are_of_a_run_with_all_that_it_does():

@@ -1,4 +1,5 @@
 from contextlib import closing
+from itertools import chain
 
 import pytest
 import torch
@@ -131,6 +132,9 @@ def test_records_are_counted_with_short_last_batches():
     words = [f"data.train={store}", "batch_size=4", "prepare=null", "loader=plain"]
     probe = Probe(composed(words, NOBODY)[0], ())
     counted = Counted(probe.assembly)
-    counts = [counted.take() for epoch in (3, 4) for _ in counted.epoch(epoch)]
+    counts: list[int] = []
+    for _ in chain(counted.epoch(3), counted.epoch(4)):
+        counts.append(counted.num_records)
+        counted.num_records = 0
     probe.close()
     assert counts == [4, 4, 2, 4, 4, 2]

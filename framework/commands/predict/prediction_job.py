@@ -187,7 +187,8 @@ class _PredictionRun:
                 note = self._read(items)
             # kept if its items are unchanged, and none is bad that must not be
             is_good = note is not None and (self.prediction.skip_bad or not note["bad"])
-            if note is None or not is_good or note["stamp"] != self._stamp(items):
+            stamp = hash_of(stamps(self.prediction.source, items.start, items.stop))
+            if note is None or not is_good or note["stamp"] != stamp:
                 missing.append(items)
                 continue
             resumed += note["num_records"]
@@ -232,17 +233,15 @@ class _PredictionRun:
         self.journal.remove()
         return Predicted(num_records, resumed, bad)
 
-    def _stamp(self, items: ItemRange) -> str:
-        return hash_of(stamps(self.prediction.source, items.start, items.stop))
-
     def _read(self, items: ItemRange) -> dict[str, Any]:
         return json.loads(self.journal.file(items.number).read_text(encoding="ascii"))
 
     def _predict(self, missing: Sequence[ItemRange]) -> None:
-        stamps_before = {items.number: self._stamp(items) for items in missing}
-        source = self.run.input_source(
-            self.prediction.source, missing, self.labels, self.prediction.skip_bad
-        )
+        given = self.prediction.source
+        stamps_before = {
+            items.number: hash_of(stamps(given, items.start, items.stop)) for items in missing
+        }
+        source = self.run.input_source(given, missing, self.labels, self.prediction.skip_bad)
         waiting = list(missing)
         with closing(self.run.inferred(source)) as batches:
             for inferred in batches:

@@ -67,12 +67,8 @@ def replay_here(job: "RankedJob") -> RunOutcome:
         RunAgain(run_dir, step, job.allowed).take()
         return RunOutcome(0, "replayed")
     with counted_bar("replaying step") as update:
-
-        def progress(step: int, last: int) -> None:
-            update(completed=step, total=last)
-
         note = partial(say, file=sys.stderr)
-        replayed = RunAgain(run_dir, step, job.allowed, note, progress).take()
+        replayed = RunAgain(run_dir, step, job.allowed, note, update).take()
     show_replay(*replayed, run_dir)
     return RunOutcome(0, "replayed")
 

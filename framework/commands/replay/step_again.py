@@ -145,9 +145,10 @@ def choose_step(text: str, history: RunHistory) -> StepSearch:
 class RunAgain(Sink):
     """A run one of whose steps can be taken again; a Sink that compares reports on the way.
 
-    All ranks call the same methods. ``progress`` is called after every step with its number and
-    that of the last. CheckpointError K120 for no run, ConfigError C340 (``text`` is no step), C341
-    (a step not taken), C342 (an unknown metric), C343 (no report to search).
+    All ranks call the same methods. ``progress`` is called after every step with ``completed``, its
+    number, and ``total``, that of the last. CheckpointError K120 for no run, ConfigError C340
+    (``text`` is no step), C341 (a step not taken), C342 (an unknown metric), C343 (no report to
+    search).
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class RunAgain(Sink):
         text: str,
         allowed: Sequence[str] = (),
         note: Callable[[str], None] = lambda _: None,
-        progress: Callable[[int, int], None] = lambda *_: None,
+        progress: Callable[..., object] = lambda **_: None,
     ) -> None:
         read_config(run_dir)
         self.history = read_history(run_dir)
@@ -229,7 +230,7 @@ class RunAgain(Sink):
                 break
         first = max(first, self._begin + 1)
         watch = watched_steps.StepWatch(
-            first, last, target, lambda step: self._progress(step, last)
+            first, last, target, lambda step: self._progress(completed=step, total=last)
         )
         position, parallel = self._begin, self.history.config_of(step)["parallel"]
         starts = [part["step"] for part in self.history.facts.get("starts", [])]

@@ -61,7 +61,7 @@ class StepWatch(Loader):
     parts: Parts  # the Trainer's, unwatched
 
     def __init__(
-        self, first: int, last: int, target: int | None, progress: Callable[[int], None]
+        self, first: int, last: int, target: int | None, progress: Callable[[int], object]
     ) -> None:
         self._first = first
         self._last = last
@@ -87,7 +87,7 @@ class StepWatch(Loader):
         return replace(
             parts,
             train=self,
-            objective=_WatchedObjective(parts.objective, self),
+            objective=_WatchedObjective(parts.objective, self, parts.objective.better),
             precision=_WatchedPrecision(parts.precision, self),
             stop=self.finish,
             recorder=None,  # inside a graph nothing can be seen
@@ -117,9 +117,6 @@ class StepWatch(Loader):
 
     def stats(self) -> LoaderStats:
         return self.parts.train.stats()
-
-    def close(self) -> None:
-        self.parts.train.close()
 
     def passed(self, objective: Objective, model: nn.Module, batch: Batch) -> Outcome:
         facts = self.present
@@ -161,17 +158,17 @@ class StepWatch(Loader):
 
 
 @final
+@dataclass
 class _WatchedObjective:
-    def __init__(self, inner: Objective, watch: StepWatch) -> None:
-        self._inner = inner
-        self._watch = watch
-        self.better = inner.better
+    inner: Objective
+    watch: StepWatch
+    better: Callable[[Mapping[str, float], Mapping[str, float]], bool]
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        return self._watch.passed(self._inner, model, batch)
+        return self.watch.passed(self.inner, model, batch)
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
-        return metrics_of(self._inner, totals)
+        return metrics_of(self.inner, totals)
 
 
 @final

@@ -95,8 +95,11 @@ def _draw_times(
             _write_names(axes, row, run.label, run.status)
             continue
         words = f"{times(value)}, {rate(run.records_per_s)} records/s"
-        _write_names(axes, row, run.label, words + _ending(run))
-        alpha = 1.0 if run.is_whole else 0.45
+        alpha = 1.0
+        if not run.is_whole:
+            alpha = 0.45
+            words += f", {run.status}"
+        _write_names(axes, row, run.label, words)
         color = pages.of_run(row)
         bar = axes.barh(row + MIDDLE, value, height=THICK, color=color, alpha=alpha)
         bar.patches[0].set_gid(f"time-{row}")
@@ -133,7 +136,8 @@ def _draw_spans(runs: Sequence[RecordedRun]) -> _Drawing:
             words = seconds(step_s)
             if run.wait_share is not None:
                 words += f", {share(run.wait_share)} {IDLE if IDLE in run.spans else 'wait'}"
-            words += _ending(run)
+            if not run.is_whole:
+                words += f", {run.status}"
         _write_names(axes, row, run.label, words)
         end_s = 0.0
         for span in [name for name in spans if name in run.spans]:
@@ -177,10 +181,6 @@ def _write_names(axes: Axes, row: int, name: str, figures: str) -> None:
     across = axes.get_yaxis_transform()
     axes.text(0, row + 0.44, fitted(name, max(8, room)), transform=across)
     axes.text(1, row + 0.44, figures, transform=across, ha="right", color=pages.MUTED)
-
-
-def _ending(run: RecordedRun) -> str:
-    return "" if run.is_whole else f", {run.status}"
 
 
 class Drawn(NamedTuple):
@@ -231,7 +231,8 @@ def _draw_curves(
         color = pages.of_run(look)
         if low is not None and high is not None:
             axes.fill_between(x / unit, low, high, color=color, alpha=0.25, linewidth=0)
-        style: dict[str, Any] = {"color": color, "linestyle": _dash(look)}
+        dash = DASHES[look // len(pages.OF_RUN) % len(DASHES)]
+        style: dict[str, Any] = {"color": color, "linestyle": dash}
         style["linewidth"] = 1.0 if thins and split == "train" else 1.9
         if is_validation(split) and len(x) <= 60:
             style |= {"marker": "o", "markersize": 3.4}
@@ -316,14 +317,11 @@ def _split_words(split: str) -> str:
     return f"{words}, {name}" if name else words
 
 
-def _dash(number: int) -> Any:
-    return DASHES[number // len(pages.OF_RUN) % len(DASHES)]
-
-
 def _handle(number: int | None, split: str = "") -> Line2D:
     style: dict[str, Any] = {"color": pages.MUTED, "linewidth": 1.0 if split == "train" else 2.0}
     if number is not None:
-        style |= {"color": pages.of_run(number), "linestyle": _dash(number)}
+        dash = DASHES[number // len(pages.OF_RUN) % len(DASHES)]
+        style |= {"color": pages.of_run(number), "linestyle": dash}
     if is_validation(split):
         style |= {"marker": "o", "markersize": 3.5}
     return Line2D([], [], **style)

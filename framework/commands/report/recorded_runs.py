@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median_high
 from typing import Any, NamedTuple
@@ -81,13 +80,6 @@ class RecordedRun:
     def is_whole(self) -> bool:
         """Whether the run reached its end, so that its figures can be compared."""
         return self.status == "finished"
-
-    @property
-    def started_s(self) -> float:
-        """When it was started, in seconds since 1970; 0 if that is not known."""
-        with suppress(ValueError):
-            return datetime.strptime(self.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-        return 0.0
 
     @property
     def step_s(self) -> float | None:

@@ -7,7 +7,9 @@ import os
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from time import strftime
@@ -293,8 +295,11 @@ def _speed_card(runs: Sequence[RecordedRun]) -> Card:
         samples.append([])
         for run in repeats:
             load = run.resources.get("usage.others_cpu_cores", 0.0)
+            started_s = 0.0
+            with suppress(ValueError):  # it is not known
+                started_s = datetime.strptime(run.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
             for per_s in list(run.rounds.values()) or [run.records_per_s or 0.0]:
-                samples[-1].append((per_s, load, run.started_s))
+                samples[-1].append((per_s, load, started_s))
     rates, loads, starts = ([[s[n] for s in each] for each in samples] for n in range(3))
     spread = max(map(spread_share, rates))
     repeated = f", repeats differ by \N{PLUS-MINUS SIGN} {units.share(spread)}" if spread else ""
@@ -362,7 +367,22 @@ Column = tuple[str, str, list[TableCell]]  # name, unit or "", a cell for each r
 
 def _tables(runs: Sequence[RecordedRun], compared: RelativeTimes) -> Iterator[Table]:
     yield runs_table(runs, compared)
-    yield spans_table(runs)
+
+    def cell(span: RecordedSpan | None, run: RecordedRun) -> TableCell:
+        if span is None:
+            return TableCell(units.NONE, None)
+        details = [units.share(span.mean_s / (run.step_s or 1.0))]
+        if span.p50_s is not None:
+            details.append(f"{units.seconds(span.p50_s)} | {units.seconds(span.p90_s)}")
+        return _figure(span.mean_s, units.seconds, *details)
+
+    spans = dict.fromkeys([IDLE, *ALL_SPANS, *(name for run in runs for name in run.spans)])
+    of_spans = [
+        *((name, "", [cell(run.spans.get(name), run) for run in runs]) for name in spans),
+        ("step", "all", [_figure(run.step_s, units.seconds) for run in runs]),
+        ("wait", "of the host, beside", [cell(run.overlapped.get("wait"), run) for run in runs]),
+    ]
+    yield _table("spans", runs, of_spans)
     yield ranks_table(runs)
     resources = [run.resources for run in runs]
     columns: list[Column] = []
@@ -395,24 +415,6 @@ def runs_table(runs: Sequence[RecordedRun], compared: RelativeTimes) -> Table:
         _measured(figures, "peak_device_bytes", "memory", "device, peak"),
     ]
     return _table("runs", runs, columns)
-
-
-def spans_table(runs: Sequence[RecordedRun]) -> Table:
-    def cell(span: RecordedSpan | None, run: RecordedRun) -> TableCell:
-        if span is None:
-            return TableCell(units.NONE, None)
-        details = [units.share(span.mean_s / (run.step_s or 1.0))]
-        if span.p50_s is not None:
-            details.append(f"{units.seconds(span.p50_s)} | {units.seconds(span.p90_s)}")
-        return _figure(span.mean_s, units.seconds, *details)
-
-    spans = dict.fromkeys([IDLE, *ALL_SPANS, *(name for run in runs for name in run.spans)])
-    columns = [
-        *((name, "", [cell(run.spans.get(name), run) for run in runs]) for name in spans),
-        ("step", "all", [_figure(run.step_s, units.seconds) for run in runs]),
-        ("wait", "of the host, beside", [cell(run.overlapped.get("wait"), run) for run in runs]),
-    ]
-    return _table("spans", runs, columns)
 
 
 def ranks_table(runs: Sequence[RecordedRun]) -> Table:

@@ -114,25 +114,24 @@ def chosen_runs(runs: Iterable[RunRecord], where: str | None, sort: str | None) 
 
 
 @final
+@dataclass(frozen=True)
 class RunValues:
     """What a comparison may ask about runs."""
 
+    runs: Sequence[RunRecord]
     classes: Sequence[str] = ()
-
-    def __init__(self, runs: Sequence[RunRecord]) -> None:
-        self._runs = runs
 
     @property
     def names(self) -> list[str]:
         """Facts, metrics, and the options that were typed; every other option has a name, too."""
-        metrics = [name for run in self._runs for name in run.metrics]
-        choices = [name for run in self._runs for name in run.choices]
+        metrics = [name for run in self.runs for name in run.metrics]
+        choices = [name for run in self.runs for name in run.choices]
         return list(dict.fromkeys(["name", *FACTS, *metrics, *choices]))
 
     def answer(self, name: str) -> np.ndarray | None:
         """Return a number of each run, or a text if any run has one; NaN or "" if unknown."""
         values: list[Any] = []
-        for run in self._runs:
+        for run in self.runs:
             value = run.metrics.get(name, run.config.get(name))
             if name in ("name", *FACTS):
                 value = getattr(run, name)

@@ -75,12 +75,6 @@ def resumed(arguments: list[str]) -> list[str]:
     return [*flags, *here, *kept, *rest]
 
 
-def to_repeat(overrides: list[str]) -> list[str]:
-    """Return the words that a resumed run repeats. Every start has to allow its own packages."""
-    others = ("resume", "allow_targets=")
-    return [word for word in overrides if not word.lstrip("+").startswith(others)]
-
-
 def _auto_run_dir(words: list[str]) -> Path:
     """Return ``hydra.run.dir`` with the values that the configuration gives its references."""
     run_dir = typed_value(words, "hydra.run.dir")

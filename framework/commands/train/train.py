@@ -22,7 +22,7 @@ from framework.cli.outcome import conclude, discard_if_empty, recorded_if_stoppe
 from framework.cli.run_records import LOCK
 from framework.cli.signals import StopSignals
 from framework.cli.tables import metrics_words, print_table
-from framework.commands.train.resume_words import resumed, to_repeat
+from framework.commands.train.resume_words import resumed
 from framework.config.targets import val_sets
 from framework.contracts.span import IDLE
 from framework.errors import ConfigError, PacelineError, ResourceError, say
@@ -56,11 +56,6 @@ class SweepJob(NamedTuple):
         number = re.match(r"\d*", run_dir.name)
         words = run_files.read_object(run_dir / FACTS).get("overrides", [])
         return cls(int(number[0]) if number and number[0] else 0, run_dir, words)
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        words = [word if "=" in word else f"{word.removeprefix('~')}=null" for word in self.words]
-        return dict(word.split("=", 1) for word in words)
 
 
 class TypedTrain(NamedTuple):
@@ -157,7 +152,9 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
                 discard_if_empty(run_dir)  # only the leader's directory counts
                 return follow(meeting, allowed)
         with in_use(run_dir):
-            claim(run_dir, cfg, to_repeat(overrides), typed.config_dir, is_sweep)
+            others = ("resume", "allow_targets=")  # every start has to allow its own packages
+            repeated = [word for word in overrides if not word.lstrip("+").startswith(others)]
+            claim(run_dir, cfg, repeated, typed.config_dir, is_sweep)
             typed.jobs.append(SweepJob(number, run_dir, overrides))
             with recorded_if_stopped(run_dir):
                 # torch is loaded only for a configuration that is sound
@@ -276,7 +273,10 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
     The fastest choice and its test follow, or why no difference can be claimed. Jobs that differ
     only in their seed are repeats of one choice.
     """
-    chosen = [job.chosen for job in jobs]
+    chosen: list[dict[str, str]] = []
+    for job in jobs:
+        typed = [word if "=" in word else f"{word.removeprefix('~')}=null" for word in job.words]
+        chosen.append(dict(word.split("=", 1) for word in typed))
     every = dict.fromkeys(key for job in chosen for key in job)
     keys = [key for key in every if len({job.get(key) for job in chosen}) > 1]
     rows: list[list[str]] = []

@@ -175,9 +175,6 @@ class BatchSizeSearch:
     trials: dict[int, Trial] = field(default_factory=dict[int, Trial])
     bound: str = "records"  # of the largest size: memory, records (of an epoch), time or error
 
-    def __post_init__(self) -> None:
-        self.end = self.clock() + self.budget_s
-
     @property
     def fitting(self) -> list[Trial]:
         """The trials that ran, the smallest size first."""
@@ -191,6 +188,7 @@ class BatchSizeSearch:
 
     def run(self) -> Iterator[Trial]:
         """Double, bisect, then measure the rates again. Stop if the smallest size fails."""
+        end = self.clock() + self.budget_s
         seconds = 0.6 * self.budget_s / NUM_TRIALS  # the rest is for measuring all rates again
         size = min(self.most, -(-LEAST // self.step) * self.step)
         others = 0  # for example, batch normalization fails on a last batch of a single record
@@ -214,7 +212,7 @@ class BatchSizeSearch:
         if self.bound == "memory":
             good = self.fitting[-1].batch_size
             bad = max(self.trials)
-            while bad - good > max(self.step, good // FINE) and self.clock() < self.end:
+            while bad - good > max(self.step, good // FINE) and self.clock() < end:
                 middle = max(good + self.step, (good + bad) // 2 // self.step * self.step)
                 trial = self._try(middle, seconds)
                 yield trial
@@ -226,7 +224,7 @@ class BatchSizeSearch:
         sizes = [trial.batch_size for trial in reversed(self.fitting)]
         for number, size in enumerate(sizes):
             before = self.trials[size]
-            left_s = max(0.0, self.end - self.clock()) / (len(sizes) - number)
+            left_s = max(0.0, end - self.clock()) / (len(sizes) - number)
             if left_s < 3 * before.step_s:
                 continue
             trial = self._try(size, left_s / 2)
@@ -273,7 +271,8 @@ def tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ..
         for trial in search.run():
             result = f"no: {trial.why}"
             if trial.fits:
-                result = f"{rate(trial.records_per_s)} records/s, {_mib(trial.peak_bytes)}"
+                result = f"{rate(trial.records_per_s)} records/s, "
+                result += f"{trial.peak_bytes / (1 << 20):,.0f} MiB"
             say(f"{trial.batch_size:>8,}: {result}", sys.stderr)
             if not search.fitting:
                 fix = "see that 'paceline train' runs with it"
@@ -312,7 +311,7 @@ def print_curve(
             spread = spread_share(trial.rates)
             plain[-1] |= {"records_per_s": trial.records_per_s, "spread": spread}
             figures = [rate(trial.records_per_s), f"± {100 * spread:.0f} %", f"{step_ms:,.1f}"]
-            rows.append([size, *figures, _mib(trial.peak_bytes), bar])
+            rows.append([size, *figures, f"{trial.peak_bytes / (1 << 20):,.0f} MiB", bar])
             continue
         why = "too slow to try" if trial.late else "fails"
         rows.append([size, "", "", "", "", "does not fit" if trial.memory else why])
@@ -333,7 +332,3 @@ def print_curve(
         say(f"This changes what the model learns ({was}): look at optim.lr, too.")
     result = {"key": key, "largest": largest, "bound": search.bound}
     return {**result, "recommended": best.batch_size, "curve": plain}
-
-
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 20):,.0f} MiB"

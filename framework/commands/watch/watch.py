@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -159,12 +160,12 @@ class Watch:
 
 
 @final
+@dataclass(eq=False)
 class _Finder(MetaPathFinder):
     """Finds a module as Python does, and calls ``action`` when its loader has run it."""
 
-    def __init__(self, name: str, action: Callable[[], object]) -> None:
-        self.name = name
-        self.action = action
+    name: str
+    action: Callable[[], object]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
