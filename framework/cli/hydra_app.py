@@ -80,7 +80,7 @@ def checked(composition: DictConfig, grant: arguments.Grant) -> tuple[Config, tu
         if group == "data" and name and name not in READ and f"${{data.{name}" not in str(plain):
             raise ConfigError(210, key, "nothing reads it", "correct the name, or leave it out")
     if config["data"]["source"]["_target_"] == schema.LOADER:
-        keys = last().set_keys
+        keys = last().keys.union(*(layer.values for layer in last().layers if layer.is_recipe))
         for key in sorted(keys & {"shuffle", "verify", "workers.num", "workers.timeout_s"}):
             what = "a DataLoader's batches come as they are"
             fix = "set it in the DataLoader, or choose data=dataset"

@@ -299,7 +299,9 @@ class GuardedLoader(ConfigLoaderImpl):
             # about Hydra: a run.json and the parameters of a file's sweep may have none.
             precedence.begin(None, (), self.is_group)
             own = [word for word in words if "hydra" in word.partition("=")[0]]
-            expected = _leaves(super().load_configuration(config_name, own, RunMode.MULTIRUN))
+            config = super().load_configuration(config_name, own, RunMode.MULTIRUN)
+            plain = OmegaConf.to_container(config.hydra, resolve=False)
+            expected = dict(precedence.leaves(plain, ""))
         composition = precedence.begin(config_name, words, self.is_group)
         try:
             config = super().load_configuration(
@@ -310,7 +312,8 @@ class GuardedLoader(ConfigLoaderImpl):
             fix = "take the entry out that leads back"
             raise ConfigError(117, " -> ".join(_read[-3:]), what, fix) from error
         if self.has_users_folder:
-            given = _leaves(config)
+            plain = OmegaConf.to_container(config.hydra, resolve=False)
+            given = dict(precedence.leaves(plain, ""))
             typed = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
             if len(typed) > len(words):
                 given["overrides"] = typed
@@ -354,10 +357,6 @@ class GuardedLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         precedence.last().edit(defaults, repo)
         return super()._compose_config_from_defaults_list(defaults, repo)
-
-
-def _leaves(config: DictConfig) -> dict[str, Any]:
-    return dict(precedence.leaves(OmegaConf.to_container(config.hydra, resolve=False), ""))
 
 
 def may_set(key: str, value: Any) -> bool:

@@ -316,7 +316,7 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
                 what = f"{operator} has no algorithm that repeats its results"
                 fix = "use another operator in the model, or leave the option out"
                 return errors.ConfigError(361, "deterministic = true", what, fix)
-    fault = exchange_error(error)
+    fault = runtime_error(error, PEER_LOST)
     is_made = isinstance(error, errors.ConfigError | errors.CheckpointError) and fault is not None
     if isinstance(error, errors.PacelineError) and not is_made:
         return error
@@ -324,7 +324,7 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
     known: errors.PacelineError | None = None
     if number not in NO_ROOM:
         # A lost worker comes first: torch's handlers raise in any line, also in the user's code.
-        if (lost := _raised(error, "DataLoader worker")) is not None:
+        if (lost := runtime_error(error, "DataLoader worker")) is not None:
             what = f"a worker process was lost ({errors.words_of(lost, 200)})"
             fix = "look at memory and /dev/shm, and whether the store was changed, "
             fix += "or set workers.kind=thread"
@@ -340,12 +340,8 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
     return known
 
 
-def exchange_error(error: BaseException) -> BaseException | None:
-    """Return what a failed exchange between ranks has raised, if ``error`` was made of that."""
-    return _raised(error, PEER_LOST)
-
-
-def _raised(error: BaseException, words: str) -> RuntimeError | None:
+def runtime_error(error: BaseException, words: str) -> RuntimeError | None:
+    """Return the RuntimeError of which ``error`` was made and whose text matches ``words``."""
     for part in _chain(error):
         if isinstance(part, RuntimeError) and re.search(words, errors.words_of(part, ALL)):
             return part

@@ -52,11 +52,6 @@ STYLE = {
 }
 
 
-def of_span(name: str) -> str:
-    """Return the light color of a span; an unknown span is pink."""
-    return COLORS[OF_SPAN.get(name, "pink")][0]
-
-
 def of_run(number: int) -> str:
     """Return the light color of run ``number``. After eight runs the colors repeat."""
     return COLORS[OF_RUN[number % len(OF_RUN)]][0]

@@ -102,11 +102,6 @@ class Composition:
             lines.append("no validation, because data.train is typed without data.val")
         return lines
 
-    @property
-    def set_keys(self) -> set[str]:
-        """The dotted keys that a word or a recipe sets."""
-        return self.keys.union(*(layer.values for layer in self.layers if layer.is_recipe))
-
     def edit(self, defaults: Sequence[ResultDefault], repository: IConfigRepository) -> None:
         """Remove from the files, which are given in their order, what a stronger layer replaces."""
         if self.command is None:

@@ -113,7 +113,7 @@ class RankedJob(NamedTuple):
             try:
                 return action(self, *arguments)
             except Exception as error:
-                fault = outcome.exchange_error(error)
+                fault = outcome.runtime_error(error, outcome.PEER_LOST)
                 hung = None
                 if fault is not None and "RANK" in os.environ:  # does another rank hang?
                     timeout_s = self.config["parallel"].get("timeout_s", 0.0)

@@ -8,10 +8,10 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
 from framework.system import run_dir
@@ -29,18 +29,16 @@ OURS = ("framework.", "paceline_examples.")
 UNKNOWN = "default"  # of a key that was not typed and whose value is not recorded
 
 
-class ConfiguredRun(Protocol):
-    """A run with its options as typed, and all of them by dotted names."""
+@dataclass(frozen=True, kw_only=True)
+class ConfiguredRun:
+    """A run with its options."""
 
-    @property
-    def choices(self) -> Mapping[str, str]: ...
-
-    @property
-    def config(self) -> Mapping[str, Any]: ...
+    choices: Mapping[str, str] = field(default_factory=dict)  # as typed
+    config: Mapping[str, Any] = field(default_factory=dict)  # all of them, by dotted names
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class RunRecord(ConfiguredRun):
     """One run directory. What cannot be read is empty."""
 
     path: Path
@@ -55,8 +53,6 @@ class RunRecord:
     time_s: float | None  # since the last start until the end or the last report
     best: Mapping[str, float]  # metrics of the best validation
     val: Mapping[str, float]  # metrics of the last validation
-    choices: Mapping[str, str]  # the options as typed
-    config: Mapping[str, Any]  # by dotted names
 
     @property
     def metrics(self) -> Mapping[str, float]:

@@ -200,26 +200,23 @@ class SavedRun:
                 what = "is other data than the run has validated on (its digest differs)"
                 fix = "bring that data back, or name this in the command: data.val=PATH"
                 raise CheckpointError(125, where, what, fix)
-            if given not in targets.val_sets(self.config["data"]).values():
-                source = self._as_trained(source)
-                self._check_pixels(where, self._inputs_of(source.manifest.fields))
+            if given in targets.val_sets(self.config["data"]).values():
+                return with_agreed_classes(self.train, source)
+            if isinstance(source, StoreSource):
+                store = inputs.PreparedStore(source.store, self.train)
+                context = self._scaling(store.manifest.fields, source.context)
+                if store.changes or context is not source.context:
+                    source = StoreSource(store, context, source.close)
+            elif size := self._scaled_to(source.manifest.fields):
+                height, width = size
+                what = f"images are not {height} x {width}, as those of training"
+                fix = f"pack them with pack.size=[{height},{width}]"
+                self.say(f"note: {source.manifest.source or 'the data'}: {what}; {fix}")
+            self._check_pixels(where, self._inputs_of(source.manifest.fields))
             return with_agreed_classes(self.train, source)
         except BaseException:
             source.close()
             raise
-
-    def _as_trained(self, source: Source) -> Source:
-        if isinstance(source, StoreSource):
-            store = inputs.PreparedStore(source.store, self.train)
-            context = self._scaling(store.manifest.fields, source.context)
-            if store.changes or context is not source.context:
-                return StoreSource(store, context, source.close)
-        elif size := self._scaled_to(source.manifest.fields):
-            height, width = size
-            what = f"images are not {height} x {width}, as those of training"
-            fix = f"pack them with pack.size=[{height},{width}]"
-            self.say(f"note: {source.manifest.source or 'the data'}: {what}; {fix}")
-        return source
 
     def source(self, path: Any = None) -> Source:
         """Open what ``data.val`` can be, None: the run's own first set. The caller closes it."""

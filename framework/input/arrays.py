@@ -9,6 +9,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
@@ -38,7 +39,8 @@ class ArraysInput(ColumnInput):
         if fields is not None:
             self.fields = text_by_field("fields", fields, "{image: x, label: y}")
 
-    def load(self) -> dict[str, Any]:
+    @cached_property
+    def arrays(self) -> dict[str, Any]:
         if not Path(self.path).is_file():
             raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
         try:

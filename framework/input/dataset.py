@@ -39,14 +39,10 @@ class DatasetInput(RowInput):
         self._classes = check_classes((), classes, self.title) or user_data.classes_of(dataset)
 
     @cached_property
-    def draws(self) -> bool:
-        """Whether items draw random numbers."""
-        return user_data.try_items(self._read, self._num_records)[1]
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Whether random changes are packed."""
-        if not self._num_records or not self.draws:
+        # whether items draw random numbers
+        if not self._num_records or not user_data.try_items(self._read, self._num_records)[1]:
             return ()
         what = "draw random numbers, and each record is packed as it is drawn once"
         return (f"the items of {self.title} {what}; leave random changes to augment=",)

@@ -31,7 +31,7 @@ class FolderInput(RowInput):
     # Without annotations, so that they are no options.
     file_per_record = True
     suffixes = (*SUFFIXES, *SOUNDS)
-    noun = "image"  # what a file is, for messages
+    noun = "image"  # what a file is: the name of the field, for messages too
 
     def __post_init__(self) -> None:
         self.pattern = class_pattern(self.label_pattern)
@@ -77,13 +77,11 @@ class FolderInput(RowInput):
             note += f" ({loose} {self.noun}s in no subfolder left out)"
         return Manifest(len(names), {}, classes, source=f"folder {self.path}{note}")
 
-    @property
-    def field(self) -> str:
-        """The name of the field of files."""
-        return "audio" if self.items[0][0].lower().endswith(SOUNDS) else "image"
-
     def row(self, index: int) -> Row:
-        row: Row = {self.field: read_file(self.name(index))}
+        field = self.noun
+        if self.items[0][0].lower().endswith(SOUNDS):
+            field = "audio"
+        row: Row = {field: read_file(self.name(index))}
         if self.labeled is not False:
             row["label"] = np.array(self.items[1][index])
         return row

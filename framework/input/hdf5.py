@@ -153,11 +153,8 @@ class HDF5Input(RowInput):
                 largest = of_rows.largest_label(np.asarray(self._own_values(LABEL, 0, count)))
         return None, foreign.numbered_classes(largest, self.classes, self.path)
 
-    def all_kinds(self) -> Mapping[str, str]:
-        return {**self._ragged, **self.kinds}
-
     @cached_property
-    def _ragged(self) -> dict[str, str]:
+    def all_kinds(self) -> Mapping[str, str]:
         ragged: dict[str, str] = {}
         for name, value in self.row(0).items():
             nodes = self.table.columns[name]
@@ -166,7 +163,7 @@ class HDF5Input(RowInput):
                 is_ragged = len({node.dataset.shape[:1] for node in nodes}) > 1
             if is_ragged and isinstance(value, np.ndarray):
                 ragged[name] = foreign.RAGGED
-        return ragged
+        return {**ragged, **self.kinds}
 
     def row(self, index: int) -> Row:
         return {name: _first(self._values(name, index, index + 1)) for name in self.fields}
@@ -186,7 +183,7 @@ class HDF5Input(RowInput):
             else:
                 others[name] = values
         if others:
-            kinds = self.all_kinds()
+            kinds = self.all_kinds
             names = [self.name(index) for index in range(start, stop)]
             rows = [
                 of_rows.typed_row(dict(zip(others, values, strict=True)), kinds, where)

@@ -9,6 +9,7 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -52,7 +53,8 @@ class IdxInput(ColumnInput):
     def __init__(self, images: str, labels: str) -> None:
         self.path, self.labels = images, labels
 
-    def load(self) -> dict[str, np.ndarray]:
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
         images, labels = read_idx(self.path), read_idx(self.labels)
         if images.ndim != 3 or labels.ndim != 1:
             what = f"images of shape {images.shape}, labels {labels.shape}"

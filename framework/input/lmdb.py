@@ -83,32 +83,33 @@ class LMDBInput(RowInput):
         return Manifest(len(self.items[1]), {}, classes, source=f"lmdb {self.path}")
 
     def row(self, index: int) -> Row:
-        return {field: self._value(field, index) for field in self.patterns}
-
-    def _value(self, field: str, index: int) -> Any:
-        if field == LABEL and self.labels is not None:
-            return np.array(self.labels[0][index], np.int64)
-        data = self.file.read(self.items[0][index][field])
-        kind = self.kinds.get(field)
-        if kind == "bytes":
-            return data
-        if kind == "text":
-            return foreign.text_of(data, field, f"{self.name(index)}: {field}", "input")
-        if data.startswith(foreign.NPY):
-            return foreign.array_of_npy(data, self.name(index))
-        text = foreign.short_text(data)
-        if text is not None:
-            number = foreign.number_of(text)
-            return text if number is None else number
-        if is_image(data) or is_sound(data):
-            return data
-        what = f"{field} is not an image, an array, a number or a short text"
-        kind = "bytes"
-        with suppress(UnicodeDecodeError):
-            data.decode()
-            kind = "text"
-        fix = f"correct it, or add 'input.kinds={{{field}: {kind}}}'"
-        raise DataError(106, self.name(index), what, fix)
+        row: Row = {}
+        for field, place in self.items[0][index].items():
+            if field == LABEL and self.labels is not None:
+                row[field] = np.array(self.labels[0][index], np.int64)
+                continue
+            data = row[field] = self.file.read(place)
+            kind = self.kinds.get(field)
+            if kind == "text":
+                row[field] = foreign.text_of(data, field, f"{self.name(index)}: {field}", "input")
+            if kind in ("text", "bytes"):
+                continue
+            if data.startswith(foreign.NPY):
+                row[field] = foreign.array_of_npy(data, self.name(index))
+                continue
+            text = foreign.short_text(data)
+            if text is not None:
+                number = foreign.number_of(text)
+                row[field] = text if number is None else number
+            elif not is_image(data) and not is_sound(data):
+                what = f"{field} is not an image, an array, a number or a short text"
+                kind = "bytes"
+                with suppress(UnicodeDecodeError):
+                    data.decode()
+                    kind = "text"
+                fix = f"correct it, or add 'input.kinds={{{field}: {kind}}}'"
+                raise DataError(106, self.name(index), what, fix)
+        return row
 
     def key(self, index: int) -> str:
         return self.items[1][index]

@@ -55,13 +55,14 @@ class RowInput(contract.InputTraits, ABC):
     def name(self, index: int) -> str:
         return f"{self.path}: {self.key(index)}"
 
+    @cached_property
     def all_kinds(self) -> Mapping[str, str]:
-        """Return ``kinds``, and those that the input knows by itself."""
-        return self.kinds
+        """``kinds``, and those that the input knows by itself."""
+        return dict(self.kinds)
 
     @cached_property
     def manifest(self) -> Manifest:
-        manifest, kinds = self.described(), self.all_kinds()
+        manifest, kinds = self.described(), self.all_kinds
 
         def rows(index: int) -> list[Row]:
             name = self.name(index)
@@ -71,7 +72,7 @@ class RowInput(contract.InputTraits, ABC):
         return replace(manifest, fields=fields)
 
     def read(self, start: int, stop: int) -> Chunk:
-        fields, kinds = self.manifest.fields, self.all_kinds()
+        fields, kinds = self.manifest.fields, self.all_kinds
         rows: list[Row] = []
         keys: list[str] = []
         names: list[str] = []
@@ -104,16 +105,13 @@ class ColumnInput(contract.InputTraits, ABC):
     classes: Sequence[str] | None
     kind: ClassVar[str]  # for the manifest's source
 
+    @cached_property
     @abstractmethod
-    def load(self) -> dict[str, np.ndarray]:
-        """Return an array for each field."""
+    def arrays(self) -> dict[str, np.ndarray]:
+        """An array for each field."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: v for name, v in self.__dict__.items() if name not in ("arrays", "manifest")}
-
-    @cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self.load()
 
     @cached_property
     def manifest(self) -> Manifest:

@@ -33,6 +33,7 @@ class TarInput(RowInput):
         options = (self.fields, self.classes, self.label_pattern)
         return TarStore(self.path, *options, kinds=self.kinds, keep=False, group="input")
 
+    @cached_property
     def all_kinds(self) -> Mapping[str, str]:
         return self.records.kinds
 

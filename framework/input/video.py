@@ -19,10 +19,6 @@ class VideoInput(FolderInput):
     suffixes = VIDEOS
     noun = "video"
 
-    @property
-    def field(self) -> str:
-        return "video"
-
     def described(self) -> Manifest:
         label = {} if self.labeled is False else {"label": Field("int64", ())}
         return replace(super().described(), fields={"video": VIDEO, **label})

@@ -142,7 +142,7 @@ def _draw_spans(runs: Sequence[RecordedRun]) -> _Drawing:
         end_s = 0.0
         for span in [name for name in spans if name in run.spans]:
             width_s = run.spans[span].mean_s
-            color = pages.of_span(span)
+            color, _ = pages.COLORS[pages.OF_SPAN.get(span, "pink")]
             style: dict[str, Any] = {"color": color, "edgecolor": pages.PAPER, "linewidth": 0.5}
             left = end_s / unit_s
             handles[span] = axes.barh(row + MIDDLE, width_s / unit_s, THICK, left, **style)

@@ -44,7 +44,7 @@ class MetricCurve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RecordedRun:
+class RecordedRun(run_records.ConfiguredRun):
     """One run, or one cell of a bench."""
 
     name: str  # of its directory or file
@@ -55,8 +55,6 @@ class RecordedRun:
     kind: str = "run"  # or cell
     label: str = ""  # a name that no other run of the page has
     what: str = "train"  # or the part of training that a bench measured
-    choices: Mapping[str, str] = field(default_factory=dict)  # as typed
-    config: Mapping[str, Any] = field(default_factory=dict)  # by dotted names
     facts: Mapping[str, Any] = field(default_factory=dict)  # machine, versions, revision
     command: str = ""
     started: str = ""
