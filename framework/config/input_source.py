@@ -379,7 +379,7 @@ def image_places(
     transform: data.Transform = reader.transform
     if field.channels is None or transform.function is not None:
         return None
-    sizes = reader.pictures.sizes(field, values, indices)
+    sizes = reader.pictures.opened(field, values, indices).sizes
     windows = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
     if name in reader.cut:
         windows = transform.windows(sizes, None)[:, :4]

@@ -260,7 +260,7 @@ class DALISource(WorkerSource[BatchReader]):
             arrays.append(values.numpy())
         transform, bits = self.context.transform, torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])
         for name in self._cut:
-            sizes = self.read.pictures.sizes(fields[name], records[name], indices)
+            sizes = self.read.pictures.opened(fields[name], records[name], indices).sizes
             windows = transform.windows(sizes, numbers)
             flips = (windows[:, 4:] & bits).ne(0)
             if transform.turns:

@@ -95,10 +95,6 @@ class Pictures:
         self._in_lists = context.collate == "list" and context.transform.size is None
         self._sampled_gray = gray
 
-    def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
-        """Return height and width of each image that the store gave: int64 [B, 2]."""
-        return self._open(field, values, indices).sizes
-
     def cut(self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None) -> Any:
         """Return the windows of images as ``stacked`` does, or a list of B if sizes may differ."""
         if not self._in_lists:
@@ -185,7 +181,7 @@ class Pictures:
         return uneven(self._store, index, "the image is", shape, other, fix)
 
     def _windows(self, name: str, field: Field, values: Any, part: Slice) -> tuple[Opened, Tensor]:
-        opened = self._open(field, values, part.indices)
+        opened = self.opened(field, values, part.indices)
         if opened.table is not None:
             part.watch.mark("decode")
         windows = self._transform.windows(opened.sizes, part.numbers)
@@ -193,7 +189,8 @@ class Pictures:
         part.watch.mark("transform")
         return opened, windows
 
-    def _open(self, field: Field, values: Any, indices: Tensor) -> Opened:
+    def opened(self, field: Field, values: Any, indices: Tensor) -> Opened:
+        """Return the images that the store gave, with their sizes. DataError D106."""
         if field.encoding != "image":
             size = field.shape[:2] if field.interleaved else field.shape[1:]
             if isinstance(values, Tensor):

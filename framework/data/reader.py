@@ -316,7 +316,7 @@ class BatchReader(Reader):
         image = next(name for name, own in every.items() if own.kind in fields.PICTURES)
         windows = (known or {}).get(image)
         if windows is None:
-            sizes = self.pictures.sizes(every[image], records[image], indices)
+            sizes = self.pictures.opened(every[image], records[image], indices).sizes
             windows = self.transform.windows(sizes, numbers)
         return {
             name: fields.moved(own, records[name], windows, self.transform.size)

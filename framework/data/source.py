@@ -358,7 +358,8 @@ class LiveTuning:
         if self._queue is not None and change["num_taken"]:
             queue_share = change["num_ready"] / change["num_taken"] / max(1, self._queue.depth)
         order, workers = self._source.order, self._source.workers
-        workers_bytes = [float(host.rss_bytes(pid, with_shared=False)) for pid in _children()]
+        pids = [child.pid for child in multiprocessing.active_children() if child.pid]
+        workers_bytes = [float(host.rss_bytes(pid, with_shared=False)) for pid in pids]
         observation = Observation(
             seconds=seconds,
             num_batches=int(change["num_batches"]),
@@ -389,7 +390,8 @@ class LiveTuning:
 
     def _counters(self) -> dict[str, float]:
         waits, queue = self._waits, self._queue
-        own_s = time.process_time() + sum(host.process_cpu_s(pid) or 0.0 for pid in _children())
+        pids = [child.pid for child in multiprocessing.active_children() if child.pid]
+        own_s = time.process_time() + sum(host.process_cpu_s(pid) or 0.0 for pid in pids)
         wait_s = waits.wait_s - waits.start_s  # nothing is ready for an epoch's first batch
         return {
             "at": time.perf_counter(),
@@ -401,7 +403,3 @@ class LiveTuning:
             "num_ready": queue.occupancy.num_ready if queue is not None else 0,
             "num_taken": queue.occupancy.num_taken if queue is not None else 0,
         }
-
-
-def _children() -> list[int]:
-    return [child.pid for child in multiprocessing.active_children() if child.pid]
