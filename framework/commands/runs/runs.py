@@ -114,7 +114,7 @@ def chosen_runs(runs: Iterable[RunRecord], where: str | None, sort: str | None) 
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class RunValues:
     """What a comparison may ask about runs."""
 
