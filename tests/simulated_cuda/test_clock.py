@@ -83,7 +83,7 @@ def test_quantiles_of_sampled_spans_are_those_of_the_steps():
     with simulated(0) as device:
         clock = CudaClock(CUDA, SAMPLED_EVERY)
         laps = train(clock, device, 1500, lambda number: 2.0 if number < 800 else 4.0, 1500)
-    whole = laps[0]["forward"] + laps[1]["forward"]
+    whole = Span.summed([lap["forward"] for lap in laps[:2]])
     assert whole.quantile_s(0.5) == pytest.approx(2.0, rel=0.02)
     assert whole.quantile_s(0.9) == pytest.approx(4.0, rel=0.02)
 
