@@ -56,10 +56,12 @@ class LabelCheck:
         """Check the labels of a batch if it is on the host. DataError D195."""
         if self.allowed is None:
             return
-        allowed = self.allowed
-        labels = batch.get(allowed.field)
-        if not isinstance(labels, Tensor) or labels.device.type != "cpu" or labels.is_nested:
-            return
+        labels = batch.get(self.allowed.field)
+        if isinstance(labels, Tensor) and labels.device.type == "cpu" and not labels.is_nested:
+            self.check(labels, batch["index"], self.allowed)
+
+    def check(self, labels: Tensor, indices: Tensor, allowed: LabelRange) -> None:
+        """Check labels [B, ...] of the records ``indices``, int64 [B]. DataError D195."""
         if labels.is_floating_point() or not labels.numel():
             return
         if labels.dtype not in (torch.uint8, torch.int64):  # torch compares no uint16
@@ -74,7 +76,7 @@ class LabelCheck:
         if not wrong.any():
             return
         place = int(wrong.nonzero()[0, 0])
-        index, value = int(batch["index"][place]), int(labels[place][wrong[place]][0])
+        index, value = int(indices[place]), int(labels[place][wrong[place]][0])
         where = f"{self.where}, record {index}"
         key = self.key(index)
         if key not in ("", str(index)):

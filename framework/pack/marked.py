@@ -133,8 +133,12 @@ class MarkedInput(contract.InputTraits):
                 lines.append(f"{name} {what} add 'input.values={{0: 0, 255: 1}}'")
         return (*contract.notes_of(self.source), *lines)
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
         inputs = self.source.manifest
         check_present(self.kinds, inputs.fields)
         fields: dict[str, Field] = {}
