@@ -177,6 +177,10 @@ class CellVerdict:
         sides = [side for side in (self.before, self.after) if side is not None and side.rates]
         return max((side.spread for side in sides), default=0.0)
 
+    @property
+    def regressed(self) -> bool:
+        return self.word in (SLOWER, BROKEN)
+
 
 def compare(first: str, second: str, rule: DecisionRule) -> int:
     """Print the verdicts. Return 1 if something is slower or runs no more.
@@ -203,7 +207,7 @@ def compare(first: str, second: str, rule: DecisionRule) -> int:
         f"at most {rule.level:g}. p is from a Mann-Whitney U test over repeats. "
         "Parentheses show the number of repeats."
     )
-    if any(verdict.word in (SLOWER, BROKEN) for verdict in verdicts):
+    if any(verdict.regressed for verdict in verdicts):
         return 1
     if any(verdict.word == UNDECIDED for verdict in verdicts):
         what = f"medians differ, but too few repeats to exclude chance at {rule.level:g}"

@@ -152,7 +152,7 @@ def test_cells_of_one_side_and_cells_that_do_not_run_are_reported():
         "d": bench_lines.NEITHER,
         "e": bench_lines.ONLY_AFTER,
     }
-    assert [each.choice["data"] for each in verdicts if each.word == bench_lines.SLOWER] == ["b"]
+    assert [verdict.choice["data"] for verdict in verdicts if verdict.regressed] == ["b"]
 
 
 def bench(speeds=(), **changes) -> Bench:
