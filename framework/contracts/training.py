@@ -106,6 +106,8 @@ class Report:
     tuning: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arrays: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # metrics, on the host
     ranks: RankReport | None = None  # what all ranks measured; None if there is one
+    # Of a validation: metrics of the best one so far, this one included, named as in ``Moment``.
+    best: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)

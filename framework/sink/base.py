@@ -42,9 +42,14 @@ Event = dict[str, Any]
 def values_of(report: Report) -> dict[str, float]:
     """Return means and speed as ``loss/val``, so that splits share a chart.
 
-    For training, there are the learning rate, spans, stages and usage, too.
+    A validation also has ``loss/best``, of the best validation so far; ``loss/best.NAME`` of one of
+    several sets. For training, there are the learning rate, spans, stages and usage, too.
     """
     values = {f"{name}/{report.split}": value for name, value in report.means.items()}
+    _, dot, own = report.split.partition(".")
+    for name in report.means:
+        if (key := f"{own}{dot}{name}") in report.best:
+            values[f"{name}/best{dot}{own}"] = report.best[key]
     values[f"records_per_s/{report.split}"] = report.records_per_s
     if report.split != "train":
         return values
@@ -243,8 +248,7 @@ class Outbox:
     nothing.
 
     Attributes:
-        state: Plain values that are kept with the events. ``token`` names the run for the server,
-            and ``is_stale`` says that the server has events that a resumed run has dropped.
+        state: Plain values that are kept with the events. ``token`` names the run for the server.
         sent: How many bytes of the file were sent.
     """
 
@@ -262,16 +266,18 @@ class Outbox:
         self.sent = min(int(known.get("sent") or 0), size)
 
     def drop_after(self, step: int) -> None:
-        """Cut off the events after a step, which a resumed run logs again."""
+        """Cut off the events after a step, which a resumed run logs again.
+
+        What was sent stays at the server, whose run is continued.
+        """
         kept = 0
         for event, end in self._events(0):
             if event.get("step", 0) > step:
                 break
             kept = end
         if kept < self.sent:
-            self.sent = 0
-            self.state["is_stale"] = True
-            self.save()  # first: a kill before the cut must not forget what the server has
+            self.sent = kept
+            self.save()
         with suppress(FileNotFoundError):
             os.truncate(self.path, kept)
 

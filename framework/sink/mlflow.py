@@ -4,7 +4,7 @@ import os
 import re
 import uuid
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 from urllib.parse import urlsplit
 
 from framework.contracts.training import RunContext
@@ -33,8 +33,8 @@ class MLflowSink(TrackedSink):
     """Sends a run to an MLflow server, from a thread that the run never waits for.
 
     What cannot be sent stays in ``run_dir/outbox``, for a resumed run or ``paceline runs send``. A
-    resumed run continues the same MLflow run. If the server has reports after its step, a new one
-    replaces it. ``conf/sink/mlflow.yaml`` describes the options.
+    resumed run continues the same MLflow run. If the server has reports after its step, these stay
+    beside the new ones. ``conf/sink/mlflow.yaml`` describes the options.
     """
 
     def __init__(
@@ -135,10 +135,7 @@ class MLflowTracker(Tracker):
         """Return the id of the server's run with our token, which is made if there is none."""
         from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
-        state = self._outbox.state
-        if state.pop("is_stale", False):  # a server cannot delete single values
-            state |= {"replaces": state["token"], "token": uuid.uuid4().hex, "files": {}}
-            self._outbox.save()
+        token = self._outbox.state["token"]
         try:
             experiment_id = self._client.create_experiment(self._experiment)
         except MlflowException as error:
@@ -146,19 +143,10 @@ class MLflowTracker(Tracker):
             if known is None or error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
             experiment_id = known.experiment_id
-        if runs := self._with_token(experiment_id, state["token"]):
-            run = runs[0]
-        else:
-            tags = {"paceline.run": state["token"]}
-            run = self._client.create_run(experiment_id, tags=tags, run_name=self._name)
-        for replaced in self._with_token(experiment_id, state.get("replaces")):
-            self._client.delete_run(replaced.info.run_id)
-        return run.info.run_id
-
-    def _with_token(self, experiment_id: str, token: object) -> Sequence[Any]:
-        if not re.fullmatch("[0-9a-f]{32}", str(token)):
-            return ()
-        return self._client.search_runs([experiment_id], f"tags.`paceline.run` = '{token}'")
+        if runs := self._client.search_runs([experiment_id], f"tags.`paceline.run` = '{token}'"):
+            return runs[0].info.run_id
+        tags = {"paceline.run": token}
+        return self._client.create_run(experiment_id, tags=tags, run_name=self._name).info.run_id
 
 
 def _key(name: str) -> str:

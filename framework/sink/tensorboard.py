@@ -1,14 +1,24 @@
-"""TensorBoard: loss, metrics, learning rate, speed, spans and usage; sample images once."""
+"""TensorBoard: metrics, learning rate, speed, spans and usage; hyperparameters; sample images."""
 
 import time
+from io import BytesIO
+from pathlib import Path
 from typing import final
 
-# protobuf makes this module when it is imported.
+# protobuf makes these modules when they are imported.
+from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
 from framework.contracts.training import Report, RunContext
 from framework.sink.base import array_pictures, sample_pictures, values_of
+from framework.system import run_dir as files
+from framework.system.durable import write_bytes
+
+# TensorBoard reads files in the order of their names, and keeps the first hyperparameters.
+HPARAMS = "events.out.tfevents.0000000000.hparams"
 
 
 @final
@@ -27,6 +37,7 @@ class TensorBoardSink:
         if any(folder.glob(f"events.out.tfevents.{int(now_s):010d}.*")):
             time.sleep(int(now_s) + 1 - now_s)
         self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        write_hparams(folder / HPARAMS, run.run_dir)
         if not run.start_step:
             for name, images in sample_pictures(run.sample, num_images).items():
                 self._writer.add_images(f"sample/{name}", images, global_step=0)
@@ -45,3 +56,23 @@ class TensorBoardSink:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def write_hparams(path: Path, run_dir: Path) -> None:
+    """Write the newest configuration of a run as hyperparameters, for the tab HParams.
+
+    The metrics of that tab are the scalars of the run. What is null has no value.
+    """
+    values: dict[str, int | float | str] = {}
+    for name, value in files.flat(files.read_object(files.newest_config(run_dir))).items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            values[files.shown(name)] = value
+        elif value is not None:
+            values[files.shown(name)] = files.shown(value)
+    _, start, _ = hparams(values, {})
+    buffer = BytesIO()
+    records = RecordWriter(buffer)
+    for event in (Event(file_version="brain.Event:2"), Event(summary=start)):
+        event.wall_time = time.time()
+        records.write(event.SerializeToString())
+    write_bytes(path, buffer.getvalue())

@@ -271,9 +271,14 @@ class Trainer:
         parts.switch_to_training()
         means: dict[str, float] = {}
         for result in results:
-            self._write(result)
             _, dot, own = result.split.partition(".")  # several sets have names
             means |= {f"{own}{dot}{name}": mean for name, mean in result.means.items()}
+        best = is_better(parts, self._splits, means, self.best)
+        if best:
+            self._best_before = self.best
+            self.best = {**means, "step": self.progress.step}
+        for result in results:
+            self._write(replace(result, best=self.best))
         losses = [name for name in means if name == "loss" or name.endswith(".loss")]
         # unless the previous validation was NaN, too
         names = [n for n in losses if is_nan(means, n) and not is_nan(self.val_means, n)]
@@ -283,10 +288,6 @@ class Trainer:
             parts.say(f"warning: {what} is NaN; {fix}")
         self.val_means = means
         self.stepper.follow(self.val_means, parts.parallel)
-        best = is_better(parts, self._splits, self.val_means, self.best)
-        if best:
-            self._best_before = self.best
-            self.best = {**self.val_means, "step": self.progress.step}
         self.validate_s += time.perf_counter() - start
         return best
 

@@ -2,11 +2,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.backend_context import Context
+from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from framework.contracts.training import Report, RunContext
 from framework.sink.base import array_pictures, values_of
 from framework.sink.tensorboard import TensorBoardSink
+from framework.system.run_dir import write_object
 from tests.fakes import span
 
 SPANS = {"wait": span(0.125, 0.25), "copy": span(0.25), "forward": span(0.5), "idle": span(2.0)}
@@ -68,13 +76,54 @@ def test_two_files_of_a_run_are_never_of_the_same_second(tmp_path):
     for step in (0, 2, 4):
         write(tmp_path, train(step + 2), start_step=step, num_images=0)
     names = sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
-    assert len({name.split(".")[3] for name in names}) == 3
+    assert len({name.split(".")[3] for name in names}) == 3 + 1  # and the hyperparameters
 
 
 def test_a_resumed_run_does_not_show_the_images_again(tmp_path):
     write(tmp_path, train(1), train(4))
     write(tmp_path, train(6), start_step=4)
     assert len(read(tmp_path).Images("sample/image")) == 1
+
+
+def hparams(folder):
+    """Return hyperparameters and metrics of each run below, as TensorBoard's tab shows them."""
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(folder))
+    multiplexer.Reload()
+    context = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(folder))))
+    statuses = [api_pb2.STATUS_UNKNOWN, api_pb2.STATUS_SUCCESS, api_pb2.STATUS_RUNNING]
+    request = api_pb2.ListSessionGroupsRequest(slice_size=9, allowed_statuses=statuses)
+    return {
+        group.name: (
+            {n: value.number_value or value.string_value for n, value in group.hparams.items()},
+            {each.name.tag: each.value for each in group.metric_values},
+        )
+        for group in Handler(RequestContext(), context, "", request).run().session_groups
+    }
+
+
+def test_hyperparameters_and_best_values_of_each_run_are_in_one_tab(tmp_path):
+    optim = {"lr": 0.5, "betas": [0.9, 0.99], "fused": True, "clip": None, "name": "adam"}
+    for name, more in (("a", {}), ("b", {"seed": 7})):
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        write_object(run_dir / "resolved.json", {"optim": optim, **more})
+        best = {"loss": 0.25, "accuracy": 0.875, "step": 1}
+        write(run_dir, train(2), replace(val(2), best=best))
+    plain = {"optim.lr": 0.5, "optim.betas": "[0.9, 0.99]", "optim.fused": "true"}
+    shown = hparams(tmp_path)
+    values, metrics = shown["a/tensorboard"]
+    assert values == {**plain, "optim.name": "adam"}
+    assert shown["b/tensorboard"][0] == {**values, "seed": 7}
+    assert (metrics["accuracy/best"], metrics["loss/best"]) == (0.875, 0.25)
+
+
+def test_a_resumed_run_shows_the_hyperparameters_that_it_has_now(tmp_path):
+    write_object(tmp_path / "resolved.json", {"lr": 0.5})
+    write(tmp_path, train(1), train(4))
+    write_object(tmp_path / "resolved.1.json", {"lr": 0.25})
+    write(tmp_path, train(6), start_step=4)
+    ((values, metrics),) = hparams(tmp_path).values()
+    assert (values, metrics["loss/train"]) == ({"lr": 0.25}, 0.5)
 
 
 def test_an_array_is_a_picture(tmp_path):

@@ -156,9 +156,11 @@ def validated(*losses, checkpoints=None, **parts):
 
 
 def test_the_best_is_saved_as_best_and_remembered_with_its_step():
-    trainer = validated(5.0, 4.0, 6.0)
+    sink = FakeSink()
+    trainer = validated(5.0, 4.0, 6.0, sinks=[sink])
     assert [best for _, _, best in trainer.parts.checkpoints.saved] == [True, True, False]
     assert trainer.best == {"loss": 4.0, "step": 2}
+    assert [report.best["loss"] for report in sink.of("val")] == [5.0, 4.0, 4.0]
 
 
 class RefusesBest(FakeCheckpoints):
