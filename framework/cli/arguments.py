@@ -25,8 +25,9 @@ NOT_HYDRAS = ("resume", "resume.run")
 TEXTS = ("select", "input.select", "where")  # expressions, whatever letters these hold
 SHORT = {"init": "weights"}  # blocks whose name stands for their first key
 PLACED = {"data.val_transform": "transform@data.val_transform"}  # choices with a key of their own
+EXPERIMENT = re.compile(r"^\+?experiment=")  # another word for ``recipes=``
 # blocks of the user's, which need no + although no file has their names
-_NAMED = re.compile(r"(metrics|watchers)(\.\w+)?=\{")
+_NAMED = re.compile(r"(metrics|watchers|vars)(\.\w+)?=\{")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
 # Letters that Hydra's grammar does not know in a bare value, or takes for calls.
 _UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
@@ -108,7 +109,11 @@ def literal(word: str) -> str:
 
 
 def long_word(word: str) -> str:
-    """Return an override with its whole key, such as ``init.weights=x.pt`` for ``init=x.pt``."""
+    """Return an override with its whole key, such as ``init.weights=x.pt`` for ``init=x.pt``.
+
+    ``recipes=NAME`` stands for ``experiment=NAME``.
+    """
+    word = EXPERIMENT.sub("recipes=", word)
     key, equals, value = word.partition("=")
     if not equals or key not in SHORT or value.startswith("{"):
         return word

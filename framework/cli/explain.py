@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from framework import errors
 from framework.cli import precedence
 from framework.cli.arguments import quoted
-from framework.cli.hydra_session import hydra_session
+from framework.cli.hydra_session import hydra_session, own_folders
 from framework.config.targets import CONF, ROOT, parameters_of
 from framework.system.user_code import pip_install
 
@@ -40,7 +40,9 @@ HEADER = """usage: paceline {command} [group=choice] [key=value] ...
   --cfg job         print the configuration and stop
   --cfg job --resolve     print the configuration with every ${{...}} resolved
   --explain KEY     print what sets KEY, or each key below it: a file or a word of the command line
-  --config-dir DIR  also offer your own choices: DIR/recipes/NAME.yaml, DIR/model/NAME.yaml, ...
+  --config-dir DIR  also offer those of a folder: DIR/recipes/NAME.yaml, DIR/model/NAME.yaml, ...
+
+Your own choices are found here, in recipes/NAME.yaml, conf/model/NAME.yaml, ...{words}
 """
 
 
@@ -48,12 +50,16 @@ def help_text(command: str, config_dir: str | None, arguments: Words = ()) -> st
     """Return every group, which is a folder of files, every choice with its file's first comment,
     the keys of the command, and the keys of every choice that ``arguments`` name.
     """
-    page = [HEADER.format(command=command)]
+    words = ""
+    if command == precedence.TRAIN:
+        words = "\nexperiment=NAME is another word for recipes=NAME."
+    page = [HEADER.format(command=command, words=words)]
     keys_of_choices: list[str] = []
     for group, defaults in _groups(command).items():
         texts: dict[str, str] = {}  # of the files
-        for folder in filter(None, (ROOT, CONF, config_dir)):
-            for path in sorted(filter(Path.is_file, Path(folder, group).glob("*.yaml"))):
+        ours = (ROOT / group, CONF / group)
+        for folder in (*ours, *map(Path, own_folders(group, config_dir))):
+            for path in sorted(filter(Path.is_file, folder.glob("*.yaml"))):
                 texts[path.stem] = path.read_text("utf-8", "replace")
         if not texts:
             continue
@@ -198,8 +204,11 @@ def unknown_key(
     block: Any = config
     for part in place.split("."):
         block = block.get(part) if isinstance(block, dict) else None
-    if block == {}:
+    if block == {} or place == "vars":  # keys of the user's
         what = f"{place} has no keys yet"
+        if block:
+            near = [other for other in known if other.startswith("vars.")]
+            what = f"vars has no such key{errors.did_you_mean(key, near)}"
         return errors.ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
     target = block.get("_target_", "") if isinstance(block, dict) else ""
     taken = parameters_of(target)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SCHEME = "paceline"
 RECIPES = "paceline"  # the provider of our recipes
+OWN_CHOICES, OWN_RECIPES = "project", "project-recipes"  # those of the present folder's files
 MOST_BYTES = 64 << 10  # Hydra reads a file of this size, twice, in less than a second
 HEADER_CHARACTERS = 512  # as many as Hydra searches for "# @package"
 # libyaml is 20 times as fast, but not every installation has it.
@@ -72,17 +73,49 @@ stamp = cache(time_stamp)  # of this command
 
 
 class SearchFolders(SearchPathPlugin):
-    """Hydra's plugin that adds the folder of the recipes, and the user's folder."""
+    """Hydra's plugin that adds the folder of the recipes, the project's folders, and the user's."""
 
     config_dir: ClassVar[str | None] = None
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append(RECIPES, str(ROOT))
+        if (project := project_folder()) is not None:
+            search_path.append(OWN_CHOICES, os.path.join(project, "conf"))
+            search_path.append(OWN_RECIPES, project)
         if self.config_dir is not None:
             search_path.append("command-line", os.path.abspath(self.config_dir))
         for element in search_path.get_path():
             if "://" not in element.path or element.path.startswith("file://"):
                 element.path = f"{SCHEME}://{element.path.removeprefix('file://')}"
+
+
+def project_folder() -> str | None:
+    """Return the present folder if it has configurations of a project.
+
+    Those of a checkout of Paceline are ours, also if another copy of it runs.
+    """
+    folder = os.getcwd()
+    is_ours = os.path.isfile("conf/train.yaml") and os.path.isfile("framework/main.py")
+    has_files = os.path.isdir("conf") or os.path.isdir("recipes")
+    if not has_files or is_ours or os.path.samefile(folder, ROOT):
+        return None
+    return folder
+
+
+def own_folders(group: str, config_dir: str | None) -> list[str]:
+    """Return the folders in which the user's choices of a group may be.
+
+    With ``""``, these are the folders of configurations that belong to no group.
+    """
+    folders: list[str] = []
+    if group and (project := project_folder()) is not None:
+        if group == "recipes":
+            folders.append(os.path.join(project, group))
+        elif (CONF / group).is_dir():
+            folders.append(os.path.join(project, "conf", group))
+    if config_dir is not None:
+        folders.append(os.path.join(config_dir, group))
+    return folders
 
 
 @contextmanager
@@ -103,11 +136,12 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
     _guard_environment()
     SearchFolders.config_dir = config_dir
     GlobalHydra.instance().clear()
+    project = project_folder()
     with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         loader = GuardedLoader(hydra.config_loader.get_search_path())
-        loader.has_users_folder = config_dir is not None
+        loader.has_users_folder = config_dir is not None or project is not None
         hydra.config_loader = loader
         yield hydra
 
@@ -189,7 +223,7 @@ class CheckedFolder(ConfigSource):
         """Read one file, without the default recipe if the words name data.
 
         ConfigError C114 (more than 64 KiB), C115 (no YAML, or an alias), C117 (a name outside the
-        folder), C206 (it hides a file of the user's).
+        folder), C206 (a file of the user's has the same name).
         """
         file_name = self._normalize_file_name(config_path)
         path = os.path.normpath(os.path.join(self.path, file_name))
@@ -199,10 +233,12 @@ class CheckedFolder(ConfigSource):
             raise ConfigError(117, config_path, what, "give a name inside them")
         if not os.path.exists(path):
             raise ConfigLoadError(f"Config not found : {path}")
-        hidden = os.path.join(SearchFolders.config_dir or self.path, file_name)
-        if os.path.isfile(hidden) and not os.path.samefile(hidden, path):
-            what = "has the name of a file of Paceline, which Hydra reads instead"
-            raise ConfigError(206, hidden, what, "rename it")
+        group = file_name.split("/")[0] if "/" in file_name else ""
+        for folder in own_folders(group, SearchFolders.config_dir):
+            other = os.path.join(folder, file_name.removeprefix(f"{group}/"))
+            if os.path.isfile(other) and not os.path.samefile(other, path):
+                what = f"has the same name as {precedence.shown_path(path)}"
+                raise ConfigError(206, precedence.shown_path(other), what, "rename one of them")
         _read.append(config_path)
         try:
             with open(path, "rb") as file:
@@ -238,7 +274,8 @@ class CheckedFolder(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         path = os.path.join(self.path, self._normalize_file_name(config_path))
-        return self._is_offered(config_path) and os.path.isfile(path)
+        is_choice = "/" in config_path or self.provider not in (OWN_CHOICES, OWN_RECIPES)
+        return is_choice and self._is_offered(config_path) and os.path.isfile(path)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         names: list[str] = []
@@ -247,10 +284,16 @@ class CheckedFolder(ConfigSource):
         return sorted(set(names))
 
     def _is_offered(self, name: str) -> bool:
-        """Return whether configurations may lie at ``name``: code lies beside our recipes."""
+        """Return whether configurations may lie at ``name``: other files lie beside recipes.
+
+        Of the present folder, which may be somebody else's, only choices of our groups count.
+        """
         folder, *below = name.split("/")
-        is_recipe = folder in ("", "recipes")
-        return ".." not in (folder, *below) and (self.provider != RECIPES or is_recipe)
+        if ".." in (folder, *below):
+            return False
+        if self.provider in (RECIPES, OWN_RECIPES):
+            return folder in ("", "recipes")
+        return self.provider != OWN_CHOICES or (CONF / folder).is_dir()
 
 
 def _reset_reference_counts() -> None:

@@ -122,9 +122,7 @@ class Composition:
             is_recipe = not package and name != self.command and not name.startswith("debug/")
             values = dict(leaves(content, package))
             path = os.path.normpath(Path(loaded.path.partition("://")[2], f"{name}.yaml"))
-            ours = os.path.relpath(path, CONF.parent)  # from beside ``conf/``
-            ways = [os.path.relpath(path), path, *([] if ours.startswith("..") else [ours])]
-            layer = Layer(name, package, min(ways, key=len), is_recipe, values, {})
+            layer = Layer(name, package, shown_path(path), is_recipe, values, {})
             self.layers.append(layer)
             if self.without_validation and (is_recipe or name.startswith("data/")):
                 layer.reasons.update(dict.fromkeys(layer.below("data.val"), NO_VALIDATION))
@@ -215,6 +213,19 @@ def without_null(overrides: Iterable[str], is_group: IsGroup) -> list[str]:
         elif key != "debug":  # debug is null already, and sinks and metrics are lists
             words.append(f"{key}=[]" if key in ("sink", "metrics") else f"~{key}")
     return words
+
+
+def shown_path(path: str) -> str:
+    """Return the shortest way to a file of configuration: from here, or from beside our ``conf/``.
+
+    A file of the present folder begins with ``./`` if it could be taken for one of ours.
+    """
+    ours, here = os.path.relpath(path, CONF.parent), os.path.relpath(path)
+    if not ours.startswith(".."):
+        return min(ours, here, path, key=len)
+    if here.startswith(("conf/", "recipes/")):
+        here = f"./{here}"
+    return min(here, path, key=len)
 
 
 def default_recipes() -> list[str]:

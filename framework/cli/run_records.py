@@ -23,8 +23,8 @@ LOCK = "run.lock"
 # A run on another host may hold a lock that is not seen here. If it wrote within this time, it is
 # taken to be running.
 RECENT_S = 3600.0
-# Begin the overrides that only say where and how a run starts.
-NOT_CHOICES = ("hydra.", "hydra/", "resume", "allow_targets")
+# Begin the overrides that only say where and how a run starts, or what it is called.
+NOT_CHOICES = ("hydra.", "hydra/", "resume", "allow_targets", "tags")
 OURS = ("framework.", "paceline_examples.")
 UNKNOWN = "default"  # of a key that was not typed and whose value is not recorded
 
@@ -53,6 +53,7 @@ class RunRecord(ConfiguredRun):
     time_s: float | None  # since the last start until the end or the last report
     best: Mapping[str, float]  # metrics of the best validation
     val: Mapping[str, float]  # metrics of the last validation
+    tags: Sequence[str]  # the user's
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -133,6 +134,7 @@ def read_record(path: Path) -> RunRecord:
         val=metrics[1],
         choices=choices,
         config=run_dir.flat(run_dir.read_object(run_dir.newest_config(path))),
+        tags=list(map(run_dir.shown, run_dir.words(facts.get("tags")))),
     )
 
 
@@ -199,8 +201,10 @@ def running_by(path: Path) -> str:
 
 
 def varying(runs: Sequence[ConfiguredRun]) -> list[str]:
-    """Return the keys whose choice differs between the runs."""
+    """Return the keys whose choice differs between the runs, and the user's ``vars`` that do."""
     keys = dict.fromkeys(key for run in runs for key in run.choices)
+    own = (key for run in runs for key in run.config if key.startswith("vars."))
+    keys |= dict.fromkeys(map(run_dir.shown, own))
     return [key for key in keys if len({chosen(run, key) for run in runs}) > 1]
 
 

@@ -265,8 +265,11 @@ def targets(node: Any, where: str = "") -> Iterator[tuple[str, Config]]:
 
 
 def check_targets(config: Config, allowed: Sequence[str]) -> None:
-    """Check every block's name and arguments, unimported. ConfigError C105 or C106."""
-    for where, block in targets(config):
+    """Check every block's name and arguments, unimported. ConfigError C105 or C106.
+
+    Nothing is built of ``vars``: a block there is checked at each place that refers to it.
+    """
+    for where, block in targets({key: part for key, part in config.items() if key != "vars"}):
         target = block["_target_"]
         check_name(where, target, allowed)
         secured(where, block, allowed)

@@ -30,7 +30,7 @@ OF_TORCH = (
     "framework.cli.run_ranks",
     "framework.run",
 )  # these modules import torch
-OPEN = ("data", "prepare", "sink")  # blocks to which anything may be added with +
+OPEN = ("data", "prepare", "sink", "vars")  # blocks to which anything may be added with +
 OPTIONS = ("--multirun", "--config-dir", "--help", "--cfg", "--resolve")
 
 

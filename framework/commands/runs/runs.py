@@ -38,6 +38,7 @@ class RunsOptions:
     where: str | None = option(
         None, """only these runs, as in where='status == "failed" or accuracy < 0.5'"""
     )
+    tags: list[str] = option([], "only runs that have all these tags")
     sort: str | None = option(
         None,
         "list by status, time_s, disk_bytes, accuracy, optim.lr, ...; sort=-accuracy: the greatest "
@@ -60,7 +61,7 @@ def _runs(options: RunsOptions, _: Path) -> RunOutcome:
         if not options.runs:
             fix = "name them: paceline runs send RUN ..."
             raise ConfigError(371, "runs = []", "names no run to send", fix)
-        for key in ("where", "sort", "json"):
+        for key in ("where", "tags", "sort", "json"):
             if value := getattr(options, key):
                 where = f"{key} = {value}"[:200]
                 raise ConfigError(372, where, "is not read by action=send", "leave it out")
@@ -73,7 +74,9 @@ def _runs(options: RunsOptions, _: Path) -> RunOutcome:
     if not folder.is_dir():
         fix = "give the folder of runs: paceline runs FOLDER"
         raise ConfigError(373, f"folder = {folder}", "no such folder", fix)
-    runs = chosen_runs(map(read_record, run_records.run_dirs(folder)), options.where, options.sort)
+    records = map(read_record, run_records.run_dirs(folder))
+    tagged = (run for run in records if {*options.tags} <= {*run.tags})
+    runs = chosen_runs(tagged, options.where, options.sort)
     if options.json:
         print_json(runs)
     else:
@@ -154,6 +157,7 @@ def print_runs(runs: Sequence[RunRecord], folder: Path) -> None:
     keys = run_records.varying(runs)
     metrics = list(dict.fromkeys(name for run in runs for name in run.metrics))
     shown_keys, shown_metrics = keys[:MOST_CHOICES], metrics[:MOST_METRICS]
+    has_tags = any(run.tags for run in runs)
     rows: list[list[str]] = []
     reasons: list[str] = []
     total_bytes = 0
@@ -164,13 +168,15 @@ def print_runs(runs: Sequence[RunRecord], folder: Path) -> None:
         total_bytes += num_bytes
         row = [name, f"{run.status} ({run.code})" if run.code else run.status]
         row += [chosen(run, key) for key in shown_keys]
+        if has_tags:
+            row.append(", ".join(run.tags))
         row += [plain(run.metrics.get(metric)) for metric in shown_metrics]
         row += [plain(run.steps), seconds(run.time_s), size(num_bytes)]
         row.append(run.started[5:16].replace("T", " "))  # without the year and the seconds
         rows.append(row)
         if run.status in ("failed", "damaged", "running") and run.reason:
             reasons.append(f"{name}: {run.status}: {run.reason}")
-    left = ("run", "status", *shown_keys)
+    left = ("run", "status", *shown_keys, *(["tags"] if has_tags else []))
     right = (*(f"best {name}" for name in shown_metrics), "steps", "time", "disk")
     title = f"{plural(len(runs), 'run')}, {size(total_bytes)}"
     whole = ("run", "status", "started")  # names are typed again
@@ -186,6 +192,7 @@ def print_json(runs: Sequence[RunRecord]) -> None:
     objects: list[dict[str, Any]] = []
     for run in runs:
         known = {"path": str(run.path), **{name: getattr(run, name) for name in FACTS}}
+        known["tags"] = list(run.tags)
         for name, values in (("best", run.best), ("val", run.val)):
             known[name] = {key: v if math.isfinite(v) else None for key, v in values.items()}
         objects.append({**known, "choices": dict(run.choices), "config": dict(run.config)})

@@ -255,10 +255,12 @@ def claim(
             suffix = f".{len(list(run_dir.glob('config*.yaml')))}"
             facts_file = run_files.NEXT_FACTS
         write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
-        run_files.write_object(run_dir / f"resolved{suffix}.json", as_written(cfg), redact=False)
+        written = as_written(cfg)
+        run_files.write_object(run_dir / f"resolved{suffix}.json", written, redact=False)
         from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
 
-        known = {**facts(sys.argv, overrides), "config_dir": config_dir}
+        own = {key: written[key] for key in ("vars", "tags")}
+        known = {**facts(sys.argv, overrides), "config_dir": config_dir, **own}
         run_files.write_object(run_dir / facts_file, known)
 
 
