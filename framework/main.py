@@ -24,12 +24,14 @@ COMMANDS = {
     "export": "export the model of a run: safetensors, ONNX, torch.export, compiled, Hugging Face",
     "replay": "take a step of a run again: its records, losses and gradients, for a spike or a NaN",
     "runs": "list runs with their choices and results, or send what a server missed",
+    "new": "write a small project of your own that trains at once",
+    "trust": "let configurations in this folder call its packages, from now on",
     "report": "one page of runs, sweeps and benches: where the time went, and what was learned",
     "bench": "measure a grid of choices, each in processes of its own, or compare two such files",
 }
 LIKE_TRAIN = ("bench", "diagnose", "tune")  # they take the words of train, and complete them
 # The words of somebody else's program, and of commands that Hydra does not compose.
-AS_TYPED = ("export", "inspect", "replay", "report", "runs", "verify", "watch")
+AS_TYPED = ("export", "inspect", "new", "replay", "report", "runs", "trust", "verify", "watch")
 COMPLETION = (["-sc"], ["--shell-completion"])
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
 

@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from framework.cli.trusted_folders import trusted_here, was_begun_here
 from framework.config.schema import Rule, option_rules
 from framework.config.targets import as_prefixes, is_below, val_sets
-from framework.errors import ConfigError
+from framework.errors import ConfigError, say
 from framework.system.run_dir import redacted
 
 VARIABLE = "PACELINE_ALLOW_TARGETS"
@@ -24,8 +25,8 @@ MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar
 NOT_HYDRAS = ("resume", "resume.run")
 TEXTS = ("select", "input.select", "where")  # expressions, whatever letters these hold
 SHORT = {"init": "weights"}  # blocks whose name stands for their first key
-PLACED = {"data.val_transform": "transform@data.val_transform"}  # choices with a key of their own
 EXPERIMENT = re.compile(r"^\+?experiment=")  # another word for ``recipes=``
+PLACED = {"data.val_transform": "transform@data.val_transform"}  # choices with a key of their own
 # blocks of the user's, which need no + although no file has their names
 _NAMED = re.compile(r"(metrics|watchers|vars)(\.\w+)?=\{")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
@@ -194,16 +195,20 @@ class Grant(NamedTuple):
 
     keys: frozenset[str]  # that were typed
     exported: str  # the packages in the environment variable
+    trusted: tuple[str, ...] = ()  # the packages of the present folder that the user trusts
 
 
 def granted(arguments: Sequence[str]) -> Grant:
-    """Return what the command line and the environment allow."""
+    """Return what the command line and the environment allow, and what the user trusts here."""
     keys = (word.partition("=")[0].lstrip("+") for word in arguments)
-    return Grant(frozenset(keys), os.environ.get(VARIABLE, ""))
+    return Grant(frozenset(keys), os.environ.get(VARIABLE, ""), trusted_here())
 
 
 def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
-    """Return what a ``_target_`` may begin with, beyond ours. ConfigError C105, C207."""
+    """Return what a ``_target_`` may begin with, beyond ours. ConfigError C105, C207.
+
+    What the user trusts here does not count for a run that was begun elsewhere.
+    """
     given = config.get("allow_targets") or []
     option_rules("train")["allow_targets"].check("allow_targets", given)
     if given and "allow_targets" not in grant.keys:
@@ -229,7 +234,13 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
             word = shlex.quote(f"{key}={quoted(redacted(str(place)))}")
             fix = f"if you trust it, add {word} on the command line"
             raise ConfigError(207, f"{key} = {redacted(place)}", what, fix)
-    allowed = as_prefixes([*map(str, given), *grant.exported.split(",")])
+    resume, run, trusted = config.get("resume"), config.get("run"), grant.trusted
+    if isinstance(resume, dict):
+        run = resume.get("run")
+    if trusted and run is not None and not was_begun_here(str(run)):
+        say(f"note: {run} was not begun here, so that 'paceline trust' does not count", sys.stderr)
+        trusted = ()
+    allowed = as_prefixes([*map(str, given), *grant.exported.split(","), *trusted])
     find_packages(allowed)
     return allowed
 

@@ -230,6 +230,8 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
     hint = did_you_mean(str(target), sorted(known), cutoff=0.85)
     what = f"not on the list of what {place} may call{hint}"
     fix = f"if you trust it, add 'allow_targets=[{package}]' on the command line"
+    if os.path.isdir(package) or os.path.isfile(f"{package}.py"):
+        fix += ", or trust this folder once: 'paceline trust'"
     raise ConfigError(105, f"{where}._target_ = {target}", what, fix)
 
 

@@ -63,7 +63,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _export(words: list[str], options: ExportOptions, _: Path) -> RunOutcome:
-    allowed = allowed_targets({"allow_targets": options.allow_targets}, granted(words))
+    asked = {"allow_targets": options.allow_targets, "run": options.run}
+    allowed = allowed_targets(asked, granted(words))
     path = Path(options.output)
     suffix = FORMATS[options.to]
     if path.suffix and path.suffix != suffix:

@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _replay(arguments: list[str], options: ReplayOptions, folder: Path) -> RunOutcome:
-    allowed = allowed_targets({"allow_targets": options.allow_targets}, granted(arguments))
+    asked = {"allow_targets": options.allow_targets, "run": options.run}
+    allowed = allowed_targets(asked, granted(arguments))
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
         from framework.cli.run_ranks import RankedJob, launch_ranks  # noqa: PLC0415

@@ -22,6 +22,7 @@ from framework.cli.outcome import conclude, discard_if_empty, recorded_if_stoppe
 from framework.cli.run_records import LOCK
 from framework.cli.signals import StopSignals
 from framework.cli.tables import metrics_words, print_table
+from framework.cli.trusted_folders import signature, was_begun_here
 from framework.commands.train.resume_words import resumed
 from framework.config.targets import val_sets
 from framework.contracts.span import IDLE
@@ -260,6 +261,7 @@ def claim(
         from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
 
         own = {key: written[key] for key in ("vars", "tags")}
+        own["trust"] = signature(run_dir) if not resumed or was_begun_here(run_dir) else ""
         known = {**facts(sys.argv, overrides), "config_dir": config_dir, **own}
         run_files.write_object(run_dir / facts_file, known)
 
