@@ -137,11 +137,13 @@ def test_a_damaged_file_trusts_nothing(project, text):
 
 def test_other_folders_stay_trusted(project):
     trust(str(project), ["mine"])
-    trust(str(project.parent), ["other"])
+    other = project.with_name("other")
+    other.mkdir()
+    trust(str(other), ["other"])
     known = json.loads(trust_file().read_text())
     assert {place: entry["packages"] for place, entry in known.items()} == {
         str(project): ["mine"],
-        str(project.parent): ["other"],
+        str(other): ["other"],
     }
 
 
@@ -152,7 +154,7 @@ def test_a_folder_without_packages_is_nothing_to_trust(project):
 
 def test_a_run_directory_that_was_made_elsewhere_gains_nothing(project):
     trust(str(project), ["mine"])
-    words = [*NET, "max_steps=1", "hydra.run.dir=run", "dataset=digits"]
+    words = [*NET, "max_steps=1", "hydra.run.dir=run", "recipes=digits"]
     assert paceline("train", *words).code == 0
     for words in (["evaluate", "run"], ["train", "resume=run", "max_steps=2"], ["evaluate", "run"]):
         assert paceline(*words).code == 0
@@ -169,7 +171,7 @@ def test_a_run_directory_that_was_made_elsewhere_gains_nothing(project):
 
 def test_ranks_and_the_jobs_of_a_sweep_know_it(project):
     trust(str(project), ["mine"])
-    words = [*NET, "max_steps=1", "dataset=digits", "parallel=ddp", "parallel.num_processes=1"]
+    words = [*NET, "max_steps=1", "recipes=digits", "parallel=ddp", "parallel.num_processes=1"]
     done = paceline("train", "-m", "seed=1,2", *words, "hydra.sweep.dir=sweep")
     assert done.code == 0, done.err
     assert len(list(Path("sweep").glob("*/summary.json"))) == 2
