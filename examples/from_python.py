@@ -7,9 +7,7 @@ from functools import partial
 
 import torch
 
-import framework as pace
-from framework.input.digits_input import DigitsInput
-from framework.model.digits_net import DigitsCNN
+import paceline as pace
 
 cpu = torch.device("cpu")
 normalize = pace.Normalize("image", mean=[0.5], std=[0.5])
@@ -19,7 +17,7 @@ clocks = {"train": pace.HostClock(), "val": pace.HostClock()}
 def loader(split: str) -> pace.PrefetchLoader:
     """Pack one split of scikit-learn's digits, and return a loader of it."""
     path = f"digits-{split}.lmdb"
-    pace.pack_store(pace.Packing(DigitsInput(split), pace.LMDBWriter, path))
+    pace.pack_store(pace.Packing(pace.DigitsInput(split), pace.LMDBWriter, path))
     order = partial(pace.Order, batch_size=128, shuffle=split == "train")
     source = pace.lmdb_source(path, context=pace.SourceContext(order, pace.NoTransform()))
     context = pace.LoaderContext(source, cpu, lambda b, _: normalize(b, None), clocks[split])
@@ -27,7 +25,7 @@ def loader(split: str) -> pace.PrefetchLoader:
 
 
 torch.manual_seed(0)
-model = DigitsCNN(in_channels=1, num_classes=10, width=32)
+model = pace.DigitsCNN(in_channels=1, num_classes=10, width=32)
 trainer = pace.Trainer(
     pace.Parts(
         plan=pace.TrainPlan(epochs=6),

@@ -25,6 +25,7 @@ from framework.data.hdf5 import hdf5_source as hdf5_source
 from framework.data.lmdb import lmdb_source as lmdb_source
 from framework.errors import PacelineError as PacelineError
 from framework.input.arrays import ArraysInput as ArraysInput
+from framework.input.digits_input import DigitsInput as DigitsInput
 from framework.input.folder import FolderInput as FolderInput
 from framework.loader.plain import PlainLoader as PlainLoader
 from framework.loader.prefetch import PrefetchLoader as PrefetchLoader
@@ -32,6 +33,7 @@ from framework.loader.stream import StreamLoader as StreamLoader
 from framework.measure.clock import HostClock as HostClock
 from framework.measure.clock import NoClock as NoClock
 from framework.measure.clock import make_clock as make_clock
+from framework.model.digits_net import DigitsCNN as DigitsCNN
 from framework.objective.classify import Classify as Classify
 from framework.objective.regress import Regress as Regress
 from framework.objective.restore import Restore as Restore

@@ -1,13 +1,20 @@
-"""The README is short, begins with two commands, and its links lead somewhere.
+"""The README is short, begins with a loop and two commands, and its links lead somewhere.
 
 ``test_docs.py`` runs its code.
 """
 
+import ast
 import re
+import subprocess
+import sys
+
+import pytest
 
 from framework.config.targets import ROOT
+from tests.test_docs import blocks_of
 
 README = (ROOT / "README.md").read_text()
+LOOP = ROOT / "examples" / "loop"
 LINKS = re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", README)
 
 
@@ -22,6 +29,31 @@ def test_there_are_five_examples_and_one_of_your_own():
     blocks = re.findall(r"^```bash\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
     assert len(blocks[-1].splitlines()) <= 15
+
+
+@pytest.mark.parametrize(("name", "most"), [("plain.py", 25), ("trainer.py", 12)])
+def test_the_loops_are_those_of_the_example_and_as_short_as_told(name, most):
+    (code,) = [block.code for block in blocks_of(ROOT / "README.md") if block.title == name]
+    assert code == (LOOP / name).read_text()
+    assert len([line for line in code.splitlines() if line]) <= most
+
+
+def test_the_short_loop_has_exactly_the_losses_of_the_plain_one():
+    plain, said = (
+        subprocess.run(
+            [sys.executable, name],
+            cwd=LOOP,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout.splitlines()
+        for name in ("plain.py", "trainer.py")
+    )
+    short = [line for line in said if not line.startswith("note: ")]
+    assert len(plain) == 3
+    assert short[:-1] == plain
+    assert {"forward", "backward", "optimizer"} <= set(ast.literal_eval(short[-1]))
 
 
 def test_it_is_short():

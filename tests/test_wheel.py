@@ -46,6 +46,8 @@ def test_every_command_of_the_readme_runs_in_a_bare_environment(tmp_path):
     wheel = made_wheel(tmp_path)
     names = zipfile.ZipFile(wheel).namelist()
     assert {"framework/conf/train.yaml", "framework/input/digits.npz"} <= set(names)
+    own = {name for name in names if name.startswith("paceline/")}
+    assert own == {f"paceline/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed")}
     assert ("framework/system/native/_native.so" in names) == ("-py3-none-any" not in wheel.name)
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)

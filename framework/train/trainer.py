@@ -59,6 +59,11 @@ class Trainer:
         """Optimizer steps of the whole run."""
         return self.progress.total_steps(self.parts.plan, self.parts.train.num_steps)
 
+    @property
+    def spans_s(self) -> dict[str, float]:
+        """Seconds by the name of each span, over all steps so far."""
+        return {name: span.total_s for name, span in self.spans.whole.items()}
+
     def fit(self, sinks: Sequence[Sink] = ()) -> None:
         """Train to the last step, or until ``parts.stop`` returns True. Report to ``sinks``."""
         for _ in self.epochs(sinks):
