@@ -51,6 +51,7 @@ from framework.store.hdf5_store import HDF5Writer as HDF5Writer
 from framework.store.lmdb_store import LMDBWriter as LMDBWriter
 from framework.store.open_store import open_store as open_store
 from framework.train.metrics import TrainPlan as TrainPlan
+from framework.train.noise import record_noise as record_noise
 from framework.train.parts import Parts as Parts
 from framework.train.trainer import Trainer as Trainer
 from framework.train.watching import EarlyStop as EarlyStop

@@ -37,7 +37,7 @@ from framework.sink.base import MeasuredSink
 from framework.system import native
 from framework.system import run_dir as files
 from framework.train.checkpoint import newest_path, newest_state
-from framework.train.parameter_groups import GROUP, NAME
+from framework.train.parameter_groups import GROUP, NAME, part_blocks
 from framework.train.trainer import Trainer
 from framework.train.weights import Freeze
 
@@ -257,6 +257,9 @@ def first_line(assembly: Assembly, model: nn.Module) -> str:
     rate = assembly.effective.get("lr", config["optim"].get("lr"))
     if rate is not None:
         words["optim"] += f" with lr {rate:g}"
+    if blocks := part_blocks(config["optim"]):
+        kinds = {part: block["_target_"].rpartition(".")[2] for part, block in blocks.items()}
+        words["optim"] = " and ".join(f"{kind} of {part}" for part, kind in kinds.items())
     words["batch_size"] = str(source.order.batch_size)
     if assembly.parallel.world_size > 1:
         words["batch_size"] += f" over {assembly.parallel.world_size} ranks"

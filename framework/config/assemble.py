@@ -37,7 +37,8 @@ from framework.order.batches import Order
 from framework.order.select import Fold
 from framework.system.memory import keep_freed_memory, use
 from framework.system.rng import choose_algorithms, seed_generators
-from framework.train.parameter_groups import KEYS, Scaling
+from framework.train.noise import VALIDATION, key_noise
+from framework.train.parameter_groups import PARTS, Scaling, optimizer_keys
 from framework.train.weights import is_sharded
 from framework.transform.none import NoTransform
 
@@ -188,6 +189,7 @@ class Assembly:
 def open_ranks(config: Config, allowed: Sequence[str]) -> Parallel:
     """Seed the generators, and return the ranks of ``parallel``, each with its device."""
     seed_generators(config["seed"])
+    key_noise(config["seed"], VALIDATION)
     device = find_device(config["device"])
     choose_algorithms(device, config["deterministic"])
     parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
@@ -346,7 +348,7 @@ def fuses_by_default(optim: Config, model: nn.Module) -> bool:
 def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | None:
     """Return why steps cannot be captured, or None. Several replicas and DALI may refuse."""
     device = parallel.device.type
-    own = {key: value for key, value in config["optim"].items() if key not in KEYS}
+    own = optimizer_keys(config["optim"])
     reads_rates = fused(own).get("fused")
     scales = config["precision"].get("dtype") == "fp16"
     reasons = (
@@ -356,6 +358,7 @@ def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | N
         config["accumulate"] > 1 and "a step of several passes is not captured",
         scales and "fp16's scaling looks at every step",
         config["on_nan"] == "skip" and "on_nan=skip looks at every step",
+        bool(config["optim"].get(PARTS)) and "several optimizers step one after the other",
         takes_optimizer(config["schedule"]) and "a scheduler of torch works on the host",
         not reads_rates and "only a fused optimizer reads its rate anew",
     )

@@ -370,8 +370,29 @@ def _check_optim(optim: Config) -> None:
         what = "the batch size that optim.lr is meant for is missing"
         fix = "give the batch size that optim.lr is right for"
         raise ConfigError(135, "optim.reference_batch_size = null", what, fix)
+    _check_groups("optim", optim)
+    rules = option_rules("train")
+    for name, part in (optim.get(parameter_groups.PARTS) or {}).items():
+        where = f"optim.parts.{name}"
+        if not isinstance(part, dict) or "match" not in part or not NAME.fullmatch(str(name)):
+            what = "is no part with a name of letters that says which parameters it has"
+            fix = "give it match, the names of its parameters, as in {critic: {match: 'D.*'}}"
+            raise ConfigError(362, f"{where} = {part}"[:200], what, fix)
+        if name == parameter_groups.OTHERS:
+            what = "is the name of the parameters that no part has"
+            raise ConfigError(362, where, what, "rename it")
+        for key in GROUP_RULES.keys() & part.keys():
+            GROUP_RULES[key].check(f"{where}.{key}", part[key])
+        for key in part.keys() & set(parameter_groups.KEYS):
+            if key not in parameter_groups.PART_KEYS:
+                raise ConfigError(362, f"{where}.{key}", "is not for a part", f"set optim.{key}")
+            rules[f"optim.{key}"].check(f"{where}.{key}", part[key])
+        _check_groups(where, part)
+
+
+def _check_groups(place: str, optim: Config) -> None:
     for name, group in parameter_groups.named_groups(optim.get("groups")).items():
-        where = f"optim.groups.{name}"
+        where = f"{place}.groups.{name}"
         if not isinstance(group, dict) or "match" not in group:
             what = "does not say which parameters it has"
             fix = "give it match, the names of its parameters, as in {match: '*.bias', until: 0.5}"
@@ -379,7 +400,7 @@ def _check_optim(optim: Config) -> None:
         for key in GROUP_RULES.keys() & group.keys():
             GROUP_RULES[key].check(f"{where}.{key}", group[key])
         if {"lr", "lr_factor"} <= group.keys():
-            what = "has a factor on optim.lr, too"
+            what = f"has a factor on {place}.lr, too"
             raise ConfigError(147, f"{where}.lr = {group['lr']}", what, "give one of them")
 
 

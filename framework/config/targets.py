@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from framework.errors import ConfigError, did_you_mean
 from framework.system.user_code import raise_if_user_error
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
+from framework.train.parameter_groups import PART_KEYS
 
 _PACKAGE = Path(__file__).parent.parent
 ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent  # in a wheel, or a checkout
@@ -284,6 +285,8 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
         names = (*signature.names, *SPECIAL)
         if where == "optim":
             names += OPTIM_KEYS
+        elif re.fullmatch(r"optim\.parts\.\w+", where):
+            names += PART_KEYS
         elif where == "schedule" and "optimizer" in names:  # a scheduler of torch
             names += ("per",)
         elif where == "schedule" and "warmup_steps" in names:

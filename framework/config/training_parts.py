@@ -16,10 +16,11 @@ import torch
 from torch import nn
 
 from framework.config import build, resume
-from framework.config.assemble import Assembly, fused, fuses_by_default
+from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import NUM_SAMPLES, ModelTrial
 from framework.config.init_weights import DIGEST, folder_note, load_teacher, start_from_weights
+from framework.config.optimizers import build_optimizer, by_phase, phases_of
 from framework.config.schema import seconds_of
 from framework.config.targets import is_from_folder
 from framework.contracts import training
@@ -76,9 +77,10 @@ def training_parts(
     if assembly.captures:
         refusal = refusal or "a captured step does not run its Python"
     owned.check(refusal)
+    phases = phases_of(objective, config, parallel)
     precision: Precision = assembly.build("precision", device=assembly.device)
     with untouched(objective):  # records that it sees before training leave no trace
-        model, thaws, trial = _model(assembly, objective, precision)
+        model, thaws, trial = _model(assembly, objective, precision, not phases)
         owned.check_called(parallel.unwrap(model))
     source = assembly.train_source
     order = source.order
@@ -90,7 +92,7 @@ def training_parts(
     metrics = build.make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
     if metrics is not None:
         trial = build.try_metrics(metrics, trial)
-    optimizer = _optimizer(assembly, model, owned)
+    optimizer = build_optimizer(assembly, model, owned)
     block, warmup_steps = config["schedule"], assembly.effective.get("warmup_steps")
     schedule, setter = build.build_schedule(block, assembly.allowed, optimizer, warmup_steps)
     if isinstance(schedule, Plateau) and assembly.val is None:
@@ -142,6 +144,8 @@ def training_parts(
         optimizer=optimizer,
         schedule=schedule,
         setter=setter,
+        phases=by_phase(phases, optimizer, parallel.unwrap(model)),
+        seed=config["seed"],
         freeze=freeze,
         train=assembly.train,
         val=assembly.val,
@@ -174,7 +178,8 @@ def training_parts(
             if owned.is_there:
                 _try_objective(assembly, parts, owned, refusal)
         parts.switch_to_training()
-    _warm_up(assembly, model, objective, precision)
+    if not phases:
+        _warm_up(assembly, model, objective, precision)
     return parts
 
 
@@ -257,15 +262,19 @@ def make_trainer(
             metrics=of_predictions,
             best=best,
             watching=watching.Watching(watchers or {}, parallel),
+            seed=seed,
             say=say,
         )
     )
 
 
 def _model(
-    assembly: Assembly, objective: training.Objective, precision: Precision
+    assembly: Assembly, objective: training.Objective, precision: Precision, is_whole: bool
 ) -> tuple[nn.Module, parameter_groups.Thaws, ModelTrial]:
-    """Build the model, try it on a few records, freeze layers, and wrap it for its ranks."""
+    """Build the model, try it on a few records, freeze layers, and wrap it for its ranks.
+
+    Unless ``is_whole``, the objective calls parts of the model, which stays unwrapped.
+    """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     assembly.notes.clear()
     if is_from_folder(config["model"].get("_target_")):
@@ -291,9 +300,10 @@ def _model(
         note = start_from_weights(model, assembly.starts_from, config, num_classes)
         assembly.notes.append(note)
     thaws = freeze_layers(model, config["freeze"])
-    model = parallel.wrap(model)
+    model = parallel.wrap(model) if is_whole else parallel.share(model)
     if config["compile"]:
-        _compile(model, assembly.device)
+        for part in [model] if is_whole else model.children():
+            _compile(part, assembly.device)
     return model, thaws, trial
 
 
@@ -364,36 +374,6 @@ def _compile(model: nn.Module, device: torch.device) -> None:
         fix = f"install {names[0]}, or set compile=false"
         raise ResourceError(105, "compile = true", what, fix)
     model.compile(dynamic=False)
-
-
-def _optimizer(
-    assembly: Assembly, model: nn.Module, owned: ObjectiveState
-) -> torch.optim.Optimizer:
-    chosen = assembly.config["optim"]
-    block = {key: value for key, value in chosen.items() if key not in parameter_groups.KEYS}
-    params: list[Any] = list(model.parameters())
-    fuses = fuses_by_default(block, model)  # one kernel updates all parameters
-    if assembly.captures:
-        fuses = all(parameter.is_floating_point() for parameter in params)
-        if not fuses:
-            what = "no fused optimizer takes complex parameters"
-            assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
-    if fuses:
-        block = fused(block)
-    if owned.weights:
-        assembly.notes.append(owned.note)
-    decays_by_layer = chosen.get("layer_decay") is not None
-    if chosen.get("groups") or chosen.get("no_decay") or decays_by_layer:
-        own = {name: weight for weight, name in owned.weights.items()}
-        params = parameter_groups.parameter_groups(assembly.parallel.unwrap(model), chosen, own)
-    elif owned.weights:
-        own = {"params": list(owned.weights), parameter_groups.NAME: parameter_groups.GROUP}
-        params = [{"params": params, parameter_groups.NAME: "model"}, own]
-    optimizer: torch.optim.Optimizer = build.build("optim", block, assembly.allowed, params=params)
-    parameter_groups.check_options(optimizer, chosen)
-    for group in optimizer.param_groups:
-        group["lr"] *= assembly.scaling.factor
-    return optimizer
 
 
 def _try_smallest(assembly: Assembly, parts: Parts) -> None:

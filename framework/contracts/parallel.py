@@ -19,6 +19,7 @@ class Parallel:
         notes: What the user should know about this choice on this machine; printed once.
         graph_refusal: Why a step cannot be captured as a CUDA graph; None if it can.
         objective_refusal: Why an objective can own no weights and no state; None if it can.
+        phase_refusal: Why an objective can have no phases; None if it can.
     """
 
     rank: int = 0
@@ -26,12 +27,20 @@ class Parallel:
     notes: tuple[str, ...] = ()
     graph_refusal: str | None = None
     objective_refusal: str | None = None
+    phase_refusal: str | None = None
 
     def __init__(self, *, device: torch.device) -> None:
         self.device = self.home = device
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model, replicated or sharded. The given model is on ``home``."""
+        return model
+
+    def share(self, model: nn.Module) -> nn.Module:
+        """Return the model, in place of ``wrap``, for an objective that calls parts of it.
+
+        It is not wrapped: all ranks begin alike, and whoever trains it exchanges the gradients.
+        """
         return model
 
     def rewrap(self, model: nn.Module) -> nn.Module:
@@ -121,11 +130,16 @@ class Precision:
         loss.backward()
 
     def step(
-        self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
+        self,
+        optimizer: torch.optim.Optimizer,
+        clip_norm: float | None,
+        skip_bad: bool = False,
+        last: bool = True,
     ) -> bool:
         """Unscale the gradients, clip them, and step. Return whether the weights moved.
 
         They do not if a scaled gradient overflowed or, with ``skip_bad``, if one is not finite.
+        The scale stays for all phases of a step: it changes behind the ``last`` one.
         """
         raise NotImplementedError
 

@@ -1,6 +1,6 @@
 """Contracts for training: objectives, schedules, reports, sinks and checkpoints."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -54,6 +54,28 @@ class Objective(Protocol):
 
 
 @runtime_checkable
+class HasPhases(Protocol):
+    """A capability of an objective: a step trains parts of the model in turn, as a GAN does.
+
+    Each phase takes all passes of a step and updates its part. Afterwards the gradients of all
+    parameters are dropped, since a phase leaves some in parts that are not its own.
+
+    Attributes:
+        phases: Names of ``optim.parts``, in the order in which a step takes them. Each part has
+            one.
+    """
+
+    phases: Sequence[str]
+
+    def __call__(self, model: nn.Module, batch: Batch, phase: str | None = None) -> Outcome:
+        """Return the loss of a phase. It is None in validation, and when the model is tried.
+
+        All phases of a pass have the same ``count``, and names of their own for sums and losses.
+        """
+        ...
+
+
+@runtime_checkable
 class MakesMetrics(Protocol):
     """A capability of an objective, which it needs if its outcomes have ``totals``."""
 
@@ -93,6 +115,7 @@ class Report:
     records_per_s: float  # over all ranks
     spans: Mapping[str, Span] = field(default_factory=dict[str, Span])  # since the last line
     learning_rate: float | None = None  # of the last step
+    rates: Mapping[str, float] = field(default_factory=dict[str, float])  # of ``optim.parts``
     epoch_left: int | None = None  # records until the end of the epoch
     left_s: float | None = None  # seconds until the end of the run at its pace so far
     stages_s: Mapping[str, float] = field(default_factory=dict[str, float])  # threads', per step

@@ -116,6 +116,7 @@ class OwnWork:
         self._add = add
         self._rows: list[Row] = []
         self._number = 0  # of the present step
+        self._is_updated = False  # whether it has: a step with phases has several updates
         self._stride = 1  # every so many steps are kept
         self._own_s = dict.fromkeys(SPANS, 0.0)  # of the present row
         self._exchange_s = 0.0  # of the present row
@@ -135,7 +136,9 @@ class OwnWork:
                 self._exchange_s += self._pending_s
             seconds = took_s + self._carried_s
             self._carried_s = self._pending_s = 0.0
-            if name == "optimizer":  # the first span after the exchange of the gradients
+            # the first span after the exchange of the gradients; a step with phases has several
+            if name == "optimizer" and not self._is_updated:
+                self._is_updated = True
                 if self._exchange_s and self._number % self._stride == 0:
                     own_s = self._own_s.values()
                     self._rows.append((float(self._number), self._exchange_s, *own_s))
@@ -145,6 +148,8 @@ class OwnWork:
                 self._number += 1
                 self._exchange_s = 0.0
                 self._own_s = dict.fromkeys(SPANS, 0.0)
+            elif name == STEP_ENDS:
+                self._is_updated = False
             self._add(name, seconds)
             # A device's time without work is what waiting for data costs it.
             column = "wait" if name == IDLE else name

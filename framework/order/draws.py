@@ -49,6 +49,7 @@ ON_HOST = 4  # transforms
 IN_BUCKET = 5  # the records of a bucket
 IN_GROUP = 6  # the records of a group of equal weights
 SHIFT = 7  # of systematic sampling
+OF_OBJECTIVE = 1 << 8  # and so on: noise for an objective's own use
 
 
 def draws(

@@ -66,6 +66,17 @@ class DistributedParallel(RankGroup):
     def wrap(self, model: nn.Module) -> nn.Module:
         return self._replica(self.trainable(model))
 
+    def share(self, model: nn.Module) -> nn.Module:
+        """Return the model that begins alike on all ranks. C136 for options of ``wrap`` alone."""
+        given = {"static_graph": self.static_graph, "find_unused": self.find_unused}
+        given["compress"] = self.compress != "none"
+        if unused := [key for key, value in given.items() if value]:
+            what = "is for gradients that are sent while backward runs, not after a phase"
+            raise ConfigError(136, f"parallel.{unused[0]}", what, "leave it out")
+        model = self.trainable(model)
+        self.share_start(model)
+        return model
+
     def rewrap(self, model: nn.Module) -> nn.Module:
         """Exchange the gradients of those parameters that need one now.
 

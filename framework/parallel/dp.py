@@ -29,6 +29,7 @@ class DataParallel(Parallel):
 
     graph_refusal = "a step of several replicas is not captured"
     objective_refusal = "parallel=dp copies only the model to the GPUs"
+    phase_refusal = "parallel=dp copies the model to the GPUs only if all of it is called"
 
     def __init__(self, *, device: torch.device) -> None:
         super().__init__(device=device)

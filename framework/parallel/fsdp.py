@@ -27,6 +27,7 @@ class ShardedParallel(RankGroup):
     """
 
     objective_refusal = "parallel=fsdp shards only the model"
+    phase_refusal = "parallel=fsdp gathers the weights only if all of the model is called"
 
     def __init__(
         self,

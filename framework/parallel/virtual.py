@@ -57,6 +57,7 @@ class VirtualParallel(RankGroup):
     """
 
     objective_refusal = "parallel=virtual adds up only the gradients of the model in a fixed order"
+    phase_refusal = "parallel=virtual adds up the gradients of one backward pass"
 
     def __init__(
         self,

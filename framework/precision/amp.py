@@ -23,7 +23,7 @@ class AMP(Precision):
             raise ConfigError(110, where, "not a 16-bit type", "choose bf16 or fp16")
         self._autocast = torch.amp.autocast(device.type, DTYPES[dtype])
         self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16")
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._optimizers: set[torch.optim.Optimizer] = set()
         self._stepped = False
 
     @property
@@ -37,15 +37,19 @@ class AMP(Precision):
         self._scaler.scale(loss).backward()
 
     def step(
-        self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
+        self,
+        optimizer: torch.optim.Optimizer,
+        clip_norm: float | None,
+        skip_bad: bool = False,
+        last: bool = True,
     ) -> bool:
         # a scaler looks for bad gradients by itself
         looks = skip_bad and not self._scaler.is_enabled()
         if looks and not are_finite(gradients(optimizer)):
             return False
-        if self._optimizer is not optimizer:
+        if optimizer not in self._optimizers:
             # the optimizer itself reports its steps: comparing scales would synchronize
-            self._optimizer = optimizer
+            self._optimizers.add(optimizer)
             optimizer.register_step_post_hook(self._mark_stepped)
         if clip_norm is not None:
             # before clipping, since the norm of scaled gradients means nothing
@@ -53,7 +57,8 @@ class AMP(Precision):
             clip(optimizer, clip_norm)
         self._stepped = False
         self._scaler.step(optimizer)
-        self._scaler.update()
+        if last:
+            self._scaler.update()
         return self._stepped
 
     def _mark_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -24,7 +24,11 @@ class FP32(Precision):
         torch.backends.cudnn.allow_tf32 = tf32
 
     def step(
-        self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
+        self,
+        optimizer: torch.optim.Optimizer,
+        clip_norm: float | None,
+        skip_bad: bool = False,
+        last: bool = True,
     ) -> bool:
         if skip_bad and not are_finite(gradients(optimizer)):
             return False

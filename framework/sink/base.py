@@ -54,6 +54,7 @@ def values_of(report: Report) -> dict[str, float]:
     if report.split != "train":
         return values
     values["lr/train"] = report.learning_rate or 0.0
+    values |= {f"lr/{part}": rate for part, rate in report.rates.items()}
     for name, span in report.spans.items():
         values[f"span/{name}_s"] = span.mean_s
         values[f"span_p50/{name}_s"] = span.quantile_s(0.5)

@@ -34,6 +34,7 @@ class CsvSink:
         for name, value in report.means.items():
             row[csv_cell(name)] = repr(float(value))
         row["lr"] = "" if report.learning_rate is None else repr(report.learning_rate)
+        row |= {f"lr_{part}": repr(rate) for part, rate in report.rates.items()}
         row["records_per_s"] = repr(float(report.records_per_s))
         self._curves[split].add(row)
 

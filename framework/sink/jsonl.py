@@ -44,7 +44,7 @@ class JsonlSink:
             line[f"{name}_s"] = span.mean_s
             line[f"{name}_p50_s"] = span.quantile_s(0.5)
             line[f"{name}_p90_s"] = span.quantile_s(0.9)
-        for name in ("stages_s", "content", "usage", "slow_records", "tuning", "skipped"):
+        for name in ("stages_s", "content", "usage", "slow_records", "tuning", "skipped", "rates"):
             if value := getattr(report, name):
                 line[name] = value
         if report.ranks is not None:

@@ -4,7 +4,7 @@ import copy
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, say
 from framework.train.checkpoint import is_plain, of_all_ranks
+from framework.train.exchange import average_gradients, take_from_first
 from framework.train.parameter_groups import GROUP
 
 CPU = torch.device("cpu")
@@ -62,7 +63,7 @@ class ObjectiveState:
                 raise ConfigError(392, GROUP, what, fix)
             weight.data = weight.data.to(parallel.device)
         if parallel.world_size > 1:
-            self._take_from_first([weight.data for weight in self.weights])
+            take_from_first([weight.data for weight in self.weights], self._parallel)
             self.share_buffers()
 
     @property
@@ -109,47 +110,12 @@ class ObjectiveState:
         return made
 
     def average_gradients(self) -> None:
-        """Give all ranks the mean of their gradients. One that a rank lacks is 0, unless all do.
-
-        Only ranks that lack a gradient wait for the device.
-        """
-        weights, world_size = list(self.weights), self._parallel.world_size
-        if world_size == 1 or not weights:
-            return
-        own: list[Tensor] = []
-        for weight in weights:
-            gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            own.append(gradient.to_dense() if gradient.is_sparse else gradient)
-        own += [weight.new_full((1,), weight.grad is not None) for weight in weights]
-        sums = self._sums(own)
-        for weight, total, number in zip(weights, sums, sums[len(weights) :], strict=False):
-            if weight.grad is not None or number.item() > 0:
-                weight.grad = total / world_size
+        average_gradients(list(self.weights), self._parallel)
 
     def share_buffers(self) -> None:
         """Give the modules of all ranks the buffers of rank 0."""
-        if self._parallel.world_size > 1:
-            modules = self.modules.values()
-            self._take_from_first([own for module in modules for own in module.buffers()])
-
-    @torch.no_grad()
-    def _take_from_first(self, tensors: Sequence[Tensor]) -> None:
-        leads = self._parallel.rank == 0
-        given = [tensor if leads else torch.zeros_like(tensor) for tensor in tensors]
-        for tensor, total in zip(tensors, self._sums(given), strict=True):
-            tensor.copy_(total)
-
-    def _sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the sums over all ranks, of one exchange for each dtype."""
-        result = list(tensors)
-        for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
-            places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            flat = torch.cat([tensors[place].detach().flatten() for place in places])
-            flat = self._parallel.sum_on_device(flat.byte() if dtype == torch.bool else flat)
-            pieces = flat.to(dtype).split([tensors[place].numel() for place in places])
-            for place, piece in zip(places, pieces, strict=True):
-                result[place] = piece.view_as(tensors[place])
-        return result
+        own = [buffer for module in self.modules.values() for buffer in module.buffers()]
+        take_from_first(own, self._parallel)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, {} if there is none. All ranks call this together."""

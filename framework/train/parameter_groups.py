@@ -2,7 +2,8 @@
 
 A group has the patterns of its parameters' names in ``match``, and any of these options: ``lr`` in
 place of ``optim.lr``, ``lr_factor`` on it, ``until`` (the share of all steps after which its rate
-is 0), and options of the optimizer, such as ``weight_decay``.
+is 0), and options of the optimizer, such as ``weight_decay``. A part has ``match``, too, and what
+else ``optim`` may have: an optimizer with its options, and groups.
 
 Source:
     ``scaling=linear``: Goyal et al., "Accurate, large minibatch SGD", 2017. ``sqrt``, as the noise
@@ -23,8 +24,13 @@ if TYPE_CHECKING:  # configurations are checked before torch is loaded
 GROUPS = "groups"
 NO_DECAY = "no_decay"
 LAYER_DECAY = "layer_decay"
+PARTS = "parts"
 # keys of ``optim`` that are not the optimizer's own
-KEYS = ("scaling", "reference_batch_size", GROUPS, NO_DECAY, LAYER_DECAY)
+KEYS = ("scaling", "reference_batch_size", GROUPS, NO_DECAY, LAYER_DECAY, PARTS)
+# keys of one of its parts that are not the optimizer's own
+PART_KEYS = ("match", GROUPS, NO_DECAY, LAYER_DECAY)
+PART = "part"  # in a group: the name of its part
+OTHERS = "others"  # the parameters that no part has
 # how the rate is scaled: the power of the ratio of the batch sizes
 SCALINGS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5, "cube_root_squared": 2 / 3}
 UNTIL = "until"
@@ -92,11 +98,61 @@ def what_model_has(pattern: str, names: Iterable[str]) -> str:
     return f"the model has {', '.join(near)}"
 
 
+def optimizer_keys(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block ``optim``, or that of a part, with the optimizer's own keys only."""
+    return {key: value for key, value in block.items() if key not in (*KEYS, *PART_KEYS)}
+
+
 def named_groups(groups: Any) -> dict[str, Any]:
     """Return ``optim.groups`` by name: those of a list are named by their numbers, from 0."""
     if isinstance(groups, list):
         return {str(number): group for number, group in enumerate(groups)}
     return dict(groups or {})
+
+
+def part_blocks(optim: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the blocks of ``optim.parts`` with all options of their optimizers.
+
+    A part that names no other optimizer has that of ``optim`` with its options.
+    """
+    common = optimizer_keys(optim)
+    blocks: dict[str, dict[str, Any]] = {}
+    for name, part in (optim.get(PARTS) or {}).items():
+        is_same = part.get("_target_", common.get("_target_")) == common.get("_target_")
+        blocks[name] = {**common, **part} if is_same else dict(part)
+    return blocks
+
+
+def parts_of(optim: Mapping[str, Any], names: Sequence[str]) -> dict[str, list[str]]:
+    """Return which of the parameters ``names`` each part has; ``others`` are in none.
+
+    ConfigError C362 for a part without parameters, or that shares some, or for options of
+    parameters that are in no part if there are none.
+    """
+    parts: dict[str, list[str]] = {}
+    left = dict.fromkeys(names)
+    for part, block in part_blocks(optim).items():
+        match = block["match"]
+        where = f"optim.parts.{part}.match = {match}"
+        parts[part] = matching(match, names)
+        if not parts[part]:
+            first = match if isinstance(match, str) else next(iter(match), "")
+            what = f"matches no parameter of the model; {what_model_has(first, names)}"
+            raise ConfigError(
+                362, where, what, "give names of modules, with * for any part of them"
+            )
+        if shared := [name for name in parts[part] if name not in left]:
+            what = f"matches {shared[0]}, which another part has"
+            raise ConfigError(362, where, what, "give each parameter to one part")
+        for name in parts[part]:
+            del left[name]
+    if left:
+        return {**parts, OTHERS: list(left)}
+    for key in (GROUPS, NO_DECAY, LAYER_DECAY):
+        if optim.get(key):
+            what = "is for the parameters of no part, and every one is in a part"
+            raise ConfigError(362, f"optim.{key} = {optim[key]}"[:200], what, "give it to a part")
+    return parts
 
 
 def thaws_of(freeze: Any) -> Thaws:
@@ -105,27 +161,40 @@ def thaws_of(freeze: Any) -> Thaws:
 
 
 def parameter_groups(
-    model: "nn.Module", block: Mapping[str, Any], owned: "Mapping[str, Tensor] | None" = None
+    model: "nn.Module",
+    block: Mapping[str, Any],
+    owned: "Mapping[str, Tensor] | None" = None,
+    only: Sequence[str] | None = None,
+    part: str = "",
 ) -> list[Group]:
     """Return what an optimizer takes: first the parameters of no group, then those of each group.
 
     Every group has a ``name``. With ``layer_decay`` a group is cut by the blocks of the model, and
-    with ``no_decay`` once more. ``model`` is the user's own, ``block`` is ``optim``, and ``owned``
-    what the objective owns, by name.
+    with ``no_decay`` once more.
+
+    Args:
+        model: The user's own.
+        block: The block ``optim``, or that of a part.
+        owned: What the objective owns, by name.
+        only: The names of the parameters of ``part``; None: all.
+        part: The name of the part; "" for ``optim`` itself.
 
     ConfigError C147 for a group without parameters, or that shares some, C310 for an entry of
     ``no_decay`` without parameters, C311 for ``layer_decay`` without a rate.
     """
     owned = owned or {}
     parameters = {**dict(model.named_parameters()), **owned}
+    if only is not None:
+        parameters = {name: parameters[name] for name in only}
     names = list(parameters)
+    optim = f"optim.parts.{part}" if part else "optim"
     groups = named_groups(block.get(GROUPS))
     # the number of each parameter's group, from 1; 0 for those of no group
     numbers = dict.fromkeys(owned, len(groups) + 1)
     grouped: set[str] = set()
     for number, (name, options) in enumerate(groups.items(), 1):
         match = options["match"]
-        where = f"optim.groups.{name}.match = {match}"
+        where = f"{optim}.groups.{name}.match = {match}"
         own_names = matching(match, names)
         if not own_names:
             first = match if isinstance(match, str) else next(iter(match), "")
@@ -137,37 +206,45 @@ def parameter_groups(
             raise ConfigError(147, where, what, "give each parameter to one group")
         grouped |= set(own_names)
         numbers |= dict.fromkeys(own_names, number)
-    free = _without_decay(model, block.get(NO_DECAY) or [], names)
+    free = _without_decay(model, block.get(NO_DECAY) or [], names, optim)
     typed = {number for number, options in enumerate(groups.values(), 1) if "lr" in options}
     decay, blocks, rate = block.get(LAYER_DECAY), None, block.get("lr")
-    what = "is a factor on optim.lr, which is not set"
+    what = f"is a factor on {optim}.lr, which is not set"
+    places: dict[int, int] = {}  # of the blocks that have some of the parameters, by their numbers
     if decay is not None:
         if rate is None:
-            raise ConfigError(311, f"optim.layer_decay = {decay}", what, "set optim.lr")
+            raise ConfigError(311, f"{optim}.layer_decay = {decay}", what, f"set {optim}.lr")
         blocks = ModelBlocks(model)
+        used = {blocks.number_of[name] for name in names if name not in owned}
+        places = {number: place for place, number in enumerate(sorted(used))}
     # by the number of the group, that of the block, and whether they have no weight decay
     members: dict[tuple[int, int, bool], list[Any]] = {}
     for name, parameter in parameters.items():
         number, place = numbers.get(name, 0), ALL
         if blocks is not None and number not in typed and name not in owned:
-            place = blocks.number_of[name]
+            place = places[blocks.number_of[name]]
         members.setdefault((number, place, name in free), []).append(parameter)
-    every = [("others" if groups else "all", {}), *groups.items(), (GROUP, {})]
+    rest = "all" if only is None and not groups else OTHERS
+    every = [(rest, {}), *groups.items(), (GROUP, {})]
     result: list[Group] = []
     for (number, place, is_free), own_parameters in sorted(members.items(), key=lambda x: x[0]):
         name, options = every[number]
         own: Group = {key: options[key] for key in options if key not in ("match", "lr_factor")}
         if "lr_factor" in options:
             if rate is None:
-                where = f"optim.groups.{name}.lr_factor = {options['lr_factor']}"
-                raise ConfigError(147, where, what, "set optim.lr")
+                where = f"{optim}.groups.{name}.lr_factor = {options['lr_factor']}"
+                raise ConfigError(147, where, what, f"set {optim}.lr")
             own["lr"] = rate * options["lr_factor"]
         words = [name]
         if name.isdigit() and isinstance(options["match"], str):  # a list's group has no name
             words = [options["match"]]
+        if part:
+            words = [part, *words] if groups or number else [part]
+        if only is not None:
+            own[PART] = part or OTHERS
         if decay is not None and blocks is not None and place != ALL:
             words.append(f"block {place}")
-            own["lr"] = own.get("lr", rate) * decay ** (blocks.depth - 1 - place)
+            own["lr"] = own.get("lr", rate) * decay ** (len(places) - 1 - place)
         if is_free:
             words.append("no decay")
             own["weight_decay"] = 0.0
@@ -175,7 +252,9 @@ def parameter_groups(
     return result
 
 
-def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[str]) -> set[str]:
+def _without_decay(
+    model: "nn.Module", entries: Sequence[str], names: Sequence[str], optim: str
+) -> set[str]:
     free: set[str] = set()
     for entry in entries:
         own = set(matching(entry, names))
@@ -191,7 +270,7 @@ def _without_decay(model: "nn.Module", entries: Sequence[str], names: Sequence[s
             own |= {name for name in names if name.endswith(BIAS)}
             what = f"no name of a parameter ends in bias; {what_model_has('', names)}"
         if not own:
-            where = f"optim.no_decay = [{', '.join(entries)}]"
+            where = f"{optim}.no_decay = [{', '.join(entries)}]"
             raise ConfigError(310, where, what, "correct or remove it")
         free |= own
     return free
@@ -247,17 +326,22 @@ class ModelBlocks:
                 self.number_of[f"{place}.{inner}"] = len(self.names) - 1
 
 
-def check_options(optimizer: "optim.Optimizer", block: Mapping[str, Any]) -> None:
-    """Check that the optimizer has the options of groups (C102) and ``no_decay`` (C310)."""
+def check_options(
+    optimizer: "optim.Optimizer", block: Mapping[str, Any], place: str = "optim"
+) -> None:
+    """Check that the optimizer has the options of groups (C102) and ``no_decay`` (C310).
+
+    ``place`` names the block in messages.
+    """
     known = [*OWN, *(key for key in optimizer.defaults if key != "lr")]
     kind = type(optimizer).__name__
     for name, options in named_groups(block.get(GROUPS)).items():
         for key, value in options.items():
             if key not in known:
-                where = f"optim.groups.{name}.{key} = {value}"
+                where = f"{place}.groups.{name}.{key} = {value}"
                 what = f"neither {', '.join(OWN)} nor an option of {kind}"
                 raise ConfigError(102, where, what, "correct or remove it")
     entries = block.get(NO_DECAY) or []
     if entries and "weight_decay" not in optimizer.defaults:
-        where = f"optim.no_decay = [{', '.join(entries)}]"
+        where = f"{place}.no_decay = [{', '.join(entries)}]"
         raise ConfigError(310, where, f"{kind} has no weight decay", "remove it")

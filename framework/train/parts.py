@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -22,6 +22,7 @@ from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
 from framework.train.metrics import PassPlace, PassResults, Results, TrainPlan
+from framework.train.noise import VALIDATION, noise_of
 from framework.train.objective_state import ObjectiveState, evaluating
 from framework.train.watching import Goal, Watching
 from framework.train.weights import Average, Freeze
@@ -50,6 +51,10 @@ class Parts:
     val_clock: Clock
     checkpoints: CheckpointFolder | None = None  # None: nothing is saved
     setter: TorchSchedule | None = None  # sets the learning rates instead of ``schedule``
+    # The optimizer of each phase of ``objective``, in their order. All are in ``optimizer``, and
+    # ``model`` is not wrapped. Empty: each pass trains everything.
+    phases: Mapping[str, torch.optim.Optimizer] = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
+    seed: int = 0  # of the run, for ``record_noise``
     freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
     owned: ObjectiveState | None = None  # weights and state of ``objective``
     average: Average | None = None  # None: the weights themselves are evaluated and kept
@@ -137,7 +142,12 @@ def evaluate(
     model.eval()
     pass_results = PassResults(objective, drops_bad=False)
     clock.skip()  # The time since the last validation does not count.
-    with evaluating(objective), kept_generators(parallel.device), closing(passes) as batches:
+    with (
+        evaluating(objective),
+        kept_generators(parallel.device),
+        noise_of(VALIDATION),
+        closing(passes) as batches,
+    ):
         for batch, weight, _ in batches:
             try:
                 with precision.autocast():

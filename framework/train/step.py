@@ -17,7 +17,7 @@ from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.metrics import PassPlace, Progress, TrainPlan
 from framework.train.objective_state import ObjectiveState
-from framework.train.parameter_groups import UNTIL
+from framework.train.parameter_groups import PART, UNTIL
 from framework.train.weights import Average, is_sharded, local
 
 FIX = "lower optim.lr, set clip_norm, or look at the data"
@@ -211,12 +211,14 @@ class Stepper:
     def __post_init__(self) -> None:
         self.rate_changes = 0  # how often validations have changed the schedule
         self._plateau = self.schedule if isinstance(self.schedule, Plateau) else None
-        self.updated = False  # whether the pass has updated the weights, as a captured step does
+        # whether captured passes or phases have updated the weights; None: the end of the step does
+        self.updated: bool | None = None
         self.infinite = infinite_buffers(self.model)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._position = (0, 1)  # the newest step, and the last one
         self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
         self._least_until = min(self._until)
+        self._part_of = [group.get(PART, "") for group in self.optimizer.param_groups]
         self._kept: dict[str, Tensor] = {}
         self._keep_buffers()
 
@@ -224,6 +226,15 @@ class Stepper:
     def rate(self) -> float:
         """The newest learning rate of the first parameter group."""
         return self.rates_of(*self._position)[0]
+
+    @property
+    def part_rates(self) -> dict[str, float]:
+        """The newest rate of each part's first group, by the name of the part."""
+        rates: dict[str, float] = {}
+        for part, rate in zip(self._part_of, self.rates_of(*self._position), strict=True):
+            if part:
+                rates.setdefault(part, rate)
+        return rates
 
     def rates_of(self, step: int, last_step: int) -> list[float]:
         """Return the learning rates of the groups at a step. Those of a ``setter`` are present."""
@@ -255,6 +266,19 @@ class Stepper:
         """Return the weights that are kept: the average's if there is one."""
         return (self.average or self.model).state_dict()
 
+    def set_rates(self, progress: Progress, last_step: int) -> None:
+        """Set the learning rates of the next step. Skipped steps take no place in the schedule."""
+        if self.setter is not None:
+            is_per_epoch = self.setter.per == "epoch"
+            self.setter.move_to(progress.epoch if is_per_epoch else progress.scheduled)
+            self.setter.set_options(self.optimizer.param_groups)
+        rates = self.rates_of(progress.scheduled, last_step)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
     def follow(self, means: Mapping[str, float], parallel: Parallel) -> None:
         """Let the schedule follow a validation. All ranks take rank 0's value, to stay alike."""
         if self._plateau is not None:
@@ -272,25 +296,23 @@ class Stepper:
             self.owned.average_gradients()
         self.counts.rescale()
         changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
-        if changed and self.average is not None and self.average.is_constant:
-            self.average.update(self.average.decay)
+        if changed:
+            self.update_average()
         return changed
+
+    def update_average(self) -> None:
+        """Update an average that every step updates alike."""
+        if self.average is not None and self.average.is_constant:
+            self.average.update(self.average.decay)
 
     def step(self, progress: Progress, last_step: int) -> None:
         """Finish one step. N102 if more than ``max_missed`` in a row were missed."""
         self._position = (progress.scheduled, last_step)
-        if not self.updated:  # skipped steps take no place in the schedule
-            if self.setter is not None:
-                is_per_epoch = self.setter.per == "epoch"
-                self.setter.move_to(progress.epoch if is_per_epoch else progress.scheduled)
-                self.setter.set_options(self.optimizer.param_groups)
-            rates = self.rates_of(progress.scheduled, last_step)
-            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-                if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate)
-                else:
-                    group["lr"] = rate
-        if self.updated or self.update():
+        leaves_gradients = self.updated is None
+        if self.updated is None:
+            self.set_rates(progress, last_step)
+            self.updated = self.update()
+        if self.updated:
             progress.scheduled += 1
             progress.missed = 0
             if self.average is not None and not self.average.is_constant:
@@ -308,9 +330,9 @@ class Stepper:
                 raise NumericError(102, f"step {progress.step + 1}", what, FIX)
         if self.owned is not None:
             self.owned.share_buffers()
-        if not self.updated:  # a captured step leaves no gradients
+        if leaves_gradients:  # a captured step leaves none, and neither do phases
             drop_gradients(self.optimizer)
-        self.updated = False
+        self.updated = None
 
     def _keep_buffers(self) -> None:
         """Remember the buffers, for steps that are skipped after batch norm saw their records."""

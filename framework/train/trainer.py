@@ -16,7 +16,9 @@ from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, kept_generators, set_generator_state
 from framework.train.cuda_graph import GraphedPasses
 from framework.train.metrics import PassPlace, PassResults, Progress, next_due
+from framework.train.noise import key_noise
 from framework.train.parts import Parts, is_better, is_nan, validated
+from framework.train.phases import Held, PhasedPasses
 from framework.train.step import CountWeights, Passes, Stepper, all_finite, nonfinite_error
 from framework.train.watching import RankWatch, TrainPace, Watching
 
@@ -35,6 +37,9 @@ class Trainer:
         own = (parts.optimizer, parts.schedule, parts.precision, parts.average, self._counts)
         self.stepper = Stepper(parts.plan, model, *own, parts.setter, parts.owned)
         self._position = lambda: (self.progress.scheduled, self._last_step)
+        self._phased: PhasedPasses | None = None
+        if parts.phases:
+            self._phased = PhasedPasses(parts, self.stepper, self._set_rates)
         self._passes = self._make_passes()
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
@@ -106,12 +111,20 @@ class Trainer:
         steps_left = self._last_step - progress.step
         self.parts.train.expect(progress.epoch, progress.epoch_step, steps_left)
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
+        key_noise(self.parts.seed, progress.epoch)
         batch: Batch = {}
+        held: list[Held] = []  # the passes of a step with phases, until its last one
         try:
             for batch, weight, last in micro_batches:
-                outcome = self._passes(batch, weight, last)
-                place = PassPlace(progress.step + 1, batch.get("index"))
-                pass_results.add(outcome, num_records(batch), weight, place)
+                if self._phased is None:
+                    outcome = self._passes(batch, weight, last)
+                    place = PassPlace(progress.step + 1, batch.get("index"))
+                    pass_results.add(outcome, num_records(batch), weight, place)
+                else:
+                    held.append((batch, weight))
+                    if last:
+                        self._take_phases(self._phased, held)
+                        held.clear()
                 if last and self._finish_step():
                     break
         except (IndexError, RuntimeError, ValueError) as error:
@@ -125,12 +138,20 @@ class Trainer:
         finally:
             micro_batches.close()  # free the loader's threads before garbage collection
 
+    def _take_phases(self, phased: PhasedPasses, held: Sequence[Held]) -> None:
+        for outcome, (batch, weight) in zip(phased(held), held, strict=True):
+            place = PassPlace(self.progress.step + 1, batch.get("index"))
+            self._pass_results.add(outcome, num_records(batch), weight, place)
+
+    def _set_rates(self) -> None:
+        self.stepper.set_rates(self.progress, self._last_step)
+
     def _finish_step(self) -> bool:
         """Update the weights; report, validate and save if due. Return whether to end the epoch."""
         parts, progress, plan = self.parts, self.progress, self.parts.plan
-        is_captured = self.stepper.updated
+        is_updated = self.stepper.updated is not None
         self.stepper.step(progress, self._last_step)
-        if not is_captured:  # the graph has updated the weights, within ``forward``
+        if not is_updated:  # by a graph, within ``forward``, or by phases
             parts.clock.mark("optimizer")
         progress.step += 1
         progress.epoch_step += 1
@@ -207,7 +228,10 @@ class Trainer:
 
     def _make_passes(self) -> Callable[[Batch, float, bool], Outcome]:
         parts = self.parts
-        self._counts.watch(parts.model)
+        if self._phased is not None:
+            self._phased.watch()
+        else:
+            self._counts.watch(parts.model)
         own = (parts.model, parts.objective, parts.parallel, parts.precision)
         passes = Passes(*own, self._counts, parts.clock.mark)
         if parts.recorder is None:
@@ -257,6 +281,7 @@ class Trainer:
             step=progress.step,
             epoch=progress.epoch + (progress.epoch_step > 0),  # counted from 1
             learning_rate=self.stepper.rate,
+            rates=self.stepper.part_rates,
             epoch_left=epoch_left,
             left_s=step_s * (self._last_step - progress.step),
             skipped=progress.step - progress.scheduled,

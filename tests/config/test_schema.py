@@ -218,6 +218,29 @@ def test_groups_of_parameters_that_are_not_described_are_refused(group, words):
 
 
 @pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"critic": {"lr": 0.1}}, "optim.parts.critic = .*says which parameters"),
+        ({"a.b": {"match": "D"}}, r"optim.parts.a.b = .*says which parameters"),
+        ({"others": {"match": "D"}}, "optim.parts.others.*no part has"),
+        ({"critic": {"match": "D", "scaling": "sqrt"}}, "critic.scaling.*is not for a part"),
+    ],
+)
+def test_a_part_without_its_parameters_is_refused(part, words):
+    refused(rf"C362\]: .*{words}", optim__parts=part)
+
+
+def test_keys_of_a_part_have_the_types_of_those_of_optim():
+    refused(r"C147\]: optim.parts.a.match = 3", optim__parts={"a": {"match": 3}})
+    refused(r"C310\]: optim.parts.a.no_decay", optim__parts={"a": {"match": "D", "no_decay": 3}})
+    groups = {"x": {"match": "D.0", "lr": 1.0, "lr_factor": 2.0}}
+    refused(
+        r"C147\]: .*has a factor on optim.parts.a.lr",
+        optim__parts={"a": {"match": "D", "groups": groups}},
+    )
+
+
+@pytest.mark.parametrize(
     ("changes", "line"),
     [
         ({"freeze": {"head": 0}}, r"C312\]: freeze\.head = 0"),

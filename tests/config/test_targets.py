@@ -187,6 +187,7 @@ OWN = (
     "keywords.",
     "paceline_examples.",
     "rosettes.",
+    "adversarial.",
     "sines.",
 )  # packages of the examples, which are allowed
 

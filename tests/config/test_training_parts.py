@@ -507,3 +507,79 @@ def test_a_loader_without_a_length_needs_a_number_of_batches():
     with pytest.raises(ConfigError, match=r"C235.*in Python num_batches=1000"):
         trained(endless)
     assert trained(endless, num_batches=5).progress.step == 10
+
+
+# ------------------------------------------------------------------------------ parts and phases
+
+IN_PARTS = "optim.parts={body: {match: features, lr: 0.5}, head: {match: head, no_decay: [bias]}}"
+IN_TURN = (
+    "objective=null",
+    "+objective._target_=tests.train.phased.InTurn",
+    "allow_targets=[tests]",
+)
+
+
+def phased(*words):
+    """Return the order of the phases of a run that has trained two steps, in turn."""
+    if not any(word.startswith("optim.parts") for word in words):
+        words = (IN_PARTS, *words)
+    config = config_of(*SYNTHETIC, "data.val=null", "max_steps=2", *IN_TURN, *words)
+    with closing(Assembly(config, ("tests.",))) as assembly:
+        parts = training_parts(assembly)
+        weights = list(parts.model.parameters())
+        before = [own.clone() for own in weights]
+        Trainer(parts).fit()
+        for own, old in zip(weights, before, strict=True):
+            assert torch.equal(own, old) is not own.requires_grad
+        return list(parts.phases)
+
+
+def test_parts_of_a_model_have_optimizers_of_their_own_and_all_step_together():
+    assembly, parts = parts_of(
+        IN_PARTS.replace("lr: 0.5", "_target_: torch.optim.AdamW"), "optim.lr=0.2"
+    )
+    kinds = {name: type(own) for name, own in parts.optimizer.parts.items()}
+    assert kinds == {"body": torch.optim.AdamW, "head": torch.optim.SGD}
+    groups = [(own["name"], own["lr"], own["part"]) for own in parts.optimizer.param_groups]
+    assert groups[0] == ("body", 0.001, "body")
+    assert groups[1:] == [("head", 0.2, "head"), ("head, no decay", 0.2, "head")]
+    assert parts.phases == {}
+    assert assembly.graph_refusal is not None
+
+
+def test_muon_is_for_the_matrices_of_a_model():
+    parts = parts_of("optim=muon", "optim.no_decay=[bias]")[1]
+    names = [own["name"] for own in parts.optimizer.param_groups]
+    assert names == ["all, matrices", "all, no matrices", "all, no decay, no matrices"]
+
+
+def test_an_objective_with_phases_trains_its_parts_in_turn():
+    assert phased() == ["body", "head"]
+    assert phased("freeze={features.0: 1}") == ["body", "head"]  # it has thawed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["on_nan=skip"], "on_nan = skip", id="on_nan"),
+        pytest.param(["cuda_graph=true"], "cuda_graph = true", id="cuda_graph"),
+        pytest.param(["parallel=dp"], "parallel = .*copies the model", id="dp"),
+        pytest.param(["optim.parts=null"], "must name each of optim.parts.*none", id="none"),
+        pytest.param(
+            ["optim.parts={body: {match: features}}"], "and these are: body", id="too few"
+        ),
+        pytest.param(
+            ["optim.parts={body: {match: features.0}, head: {match: head}}"],
+            "lacks features.1.* which no phase would train",
+            id="a rest",
+        ),
+    ],
+)
+def test_phases_that_would_not_train_everything_as_said_are_refused(words, message):
+    with pytest.raises(ConfigError, match=f"C363.*{message}"):
+        phased(*words)
+
+
+def test_what_no_phase_trains_may_be_frozen():
+    parts = "optim.parts={body: {match: features.0}, head: {match: head}}"
+    assert phased(parts, "freeze=[features.1,features.2]") == ["body", "head"]

@@ -16,6 +16,7 @@ from framework.train.parameter_groups import (
     is_normalization,
     matching,
     parameter_groups,
+    parts_of,
 )
 
 NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weight", "head.bias"]
@@ -214,3 +215,49 @@ def test_groups_and_no_decay_name_what_an_objective_owns():
     shown = [(group["name"], group.get("lr"), len(group["params"])) for group in groups]
     model_groups = [("others", None, 1), ("others, no decay", None, 1)]
     assert shown == [*model_groups, ("own", 1.0, 1), ("objective, no decay", None, 1)]
+
+
+# ------------------------------------------------------------------------------------------- parts
+
+PARTS = {
+    "_target_": "torch.optim.SGD",
+    "lr": 0.1,
+    "parts": {"one": {"match": "0"}, "two": {"match": ["2*"], "_target_": "torch.optim.Adam"}},
+}
+
+
+def test_parts_have_what_they_match_and_others_the_rest():
+    names = ["0.weight", "0.bias", "1.weight", "2.weight"]
+    parts = parts_of(PARTS, names)
+    assert parts == {"one": names[:2], "two": names[3:], "others": names[2:3]}
+    assert parts_of(PARTS, [names[0], names[3]]) == {"one": names[:1], "two": names[3:]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parts": {"one": {"match": "head"}}}, "optim.parts.one.match = head: matches no"),
+        ({"parts": {"a": {"match": "0"}, "b": {"match": "*"}}}, "matches 0.weight, which another"),
+        ({"no_decay": ["bias"]}, r"optim.no_decay = .*every one is in a part"),
+    ],
+)
+def test_parts_that_do_not_divide_the_model_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=f"C362.*{message}"):
+        parts_of({**PARTS, **changes}, ["0.weight", "2.weight"])
+
+
+def test_depth_is_counted_inside_a_part():
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    names = [name for name, _ in model.named_parameters() if name[0] in "12"]
+    block = {"lr": 1.0, "layer_decay": 0.5, "no_decay": ["bias"]}
+    groups = parameter_groups(model, block, only=names, part="body")
+    rates = {group["name"]: group["lr"] for group in groups}
+    assert rates == {
+        "body, block 0": 0.5,
+        "body, block 0, no decay": 0.5,
+        "body, block 1": 1.0,
+        "body, block 1, no decay": 1.0,
+    }
+    assert {group["part"] for group in groups} == {"body"}
+    with pytest.raises(ConfigError, match=r"C147\]: optim.parts.body.groups.x.match = 3"):
+        parameter_groups(model, {"groups": {"x": {"match": "3"}}}, only=names, part="body")

@@ -141,14 +141,17 @@ def _user_step(probe: Probe, switch: Callable[[str], None]) -> Callable[[], None
         batch = move(host, assembly.device)
         switch("augment")
         batch = augment(batch, 0)
-        switch("objective")
-        with parts.precision.autocast():
-            outcome = parts.objective(parts.model, batch)
-        switch("model")  # autograd functions of the user
-        parts.precision.backward(outcome.loss)
-        switch("optimizer")
-        parts.precision.step(parts.optimizer, None)
-        drop_gradients(parts.optimizer)
+        phases: Mapping[Any, torch.optim.Optimizer] = parts.phases or {None: parts.optimizer}
+        for phase, optimizer in phases.items():
+            words = () if phase is None else (phase,)
+            switch("objective")
+            with parts.precision.autocast():
+                outcome = parts.objective(parts.model, batch, *words)
+            switch("model")  # autograd functions of the user
+            parts.precision.backward(outcome.loss)
+            switch("optimizer")
+            parts.precision.step(optimizer, None)
+            drop_gradients(parts.optimizer)
 
     return step
 

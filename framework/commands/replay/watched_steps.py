@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -19,7 +19,7 @@ from framework.errors import words_of
 from framework.system.rng import kept_generators
 from framework.train.metrics import PassPlace, PassResults, metrics_of
 from framework.train.parts import OutputRecorder, Parts, record_losses
-from framework.train.step import are_finite, gradients
+from framework.train.step import are_finite, gradients, parameters_of
 from framework.train.weights import is_sharded
 
 
@@ -73,8 +73,9 @@ class StepWatch(Loader):
         self._step = 0  # steps that were taken
         self._until = last  # the step after it raises LastStepTaken
         self._is_open = False  # whether a step has begun
-        self._weight = 0.0  # of the present pass; 0 for one that only fills up a step
-        self._pass_results = PassResults()
+        # the weight of each pass of the present step, by the id of its batch; 0 for a filler
+        self._weights: dict[int, float] = {}
+        self._results: dict[str | None, PassResults] = {}  # of the present step, by phase
 
     def watched(self, parts: Parts, step: int, until: int) -> Parts:
         """Return the parts of a Trainer that has taken ``step`` steps and takes some more."""
@@ -107,10 +108,10 @@ class StepWatch(Loader):
             for micro in micro_batches:
                 if self._step >= self._until:
                     raise LastStepTaken
-                self._weight = micro.weight
                 if not self._is_open:
-                    self._pass_results = PassResults(self.parts.objective)
+                    self._weights, self._results = {}, {}
                     self._is_open = True
+                self._weights[id(micro.batch)] = micro.weight
                 if self.present is not None:
                     self.present.epoch = epoch + 1
                 yield micro
@@ -118,16 +119,22 @@ class StepWatch(Loader):
     def stats(self) -> LoaderStats:
         return self.parts.train.stats()
 
-    def passed(self, objective: Objective, model: nn.Module, batch: Batch) -> Outcome:
+    def passed(
+        self, objective: Callable[..., Outcome], model: nn.Module, batch: Batch, phase: str | None
+    ) -> Outcome:
         facts = self.present
+        words = () if phase is None else (phase,)
         if facts is None or not self._is_open:
-            return objective(model, batch)
+            return objective(model, batch, *words)
         recorder: OutputRecorder | None = None
-        if facts.step == self.target and self._weight > 0:
+        weight = self._weights[id(batch)]
+        is_first = phase in (None, *list(self.parts.phases)[:1])
+        if facts.step == self.target and weight > 0 and is_first:
             recorder = OutputRecorder(model)
-        outcome = objective(recorder or model, batch)
+        outcome = objective(recorder or model, batch, *words)
         place = PassPlace(facts.step, batch.get("index"))
-        self._pass_results.add(replace(outcome), num_records(batch), self._weight, place)
+        results = self._results.setdefault(phase, PassResults(self.parts.objective))
+        results.add(replace(outcome), num_records(batch), weight, place)
         if recorder is not None:
             outputs = [mapped(output, torch.Tensor.detach) for output in recorder.outputs]
             self.passes.append(WatchedPass(batch, outputs))
@@ -139,9 +146,16 @@ class StepWatch(Loader):
             return False
         facts, parts = self.present, self.parts
         if facts is not None:
-            facts.means = self._pass_results.results(parts.parallel.total).means
+            for phase, results in self._results.items():
+                means = results.results(parts.parallel.total).means
+                if phase is not None:
+                    means[phase] = means["loss"]
+                    means["loss"] += facts.means.get("loss", 0.0)
+                facts.means |= means
             facts.finite &= math.isfinite(facts.means["loss"])
-        if facts is not None and facts.step == self.target:
+        if facts is not None and facts.step == self.target and parts.phases:
+            self.failure = "an objective with phases calls parts of the model"
+        elif facts is not None and facts.step == self.target:
             keeps = kept_generators(parts.parallel.device)
             with keeps, torch.no_grad(), parts.precision.autocast():
                 try:
@@ -164,8 +178,8 @@ class _WatchedObjective:
     watch: StepWatch
     better: Callable[[Mapping[str, float], Mapping[str, float]], bool]
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        return self.watch.passed(self.inner, model, batch)
+    def __call__(self, model: nn.Module, batch: Batch, phase: str | None = None) -> Outcome:
+        return self.watch.passed(self.inner, model, batch, phase)
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         return metrics_of(self.inner, totals)
@@ -182,27 +196,40 @@ class _WatchedPrecision:
         self.load_state_dict = inner.load_state_dict
 
     def step(
-        self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
+        self,
+        optimizer: torch.optim.Optimizer,
+        clip_norm: float | None,
+        skip_bad: bool = False,
+        last: bool = True,
     ) -> bool:
         """Note the gradients, before the optimizer uses and may clip them."""
         facts, parts = self._watch.present, self._watch.parts
         if facts is not None:
-            facts.learning_rate = float(optimizer.param_groups[0]["lr"])
-            facts.finite = are_finite(gradients(optimizer))
+            facts.learning_rate = float(parts.optimizer.param_groups[0]["lr"])
+            facts.finite &= are_finite(gradients(optimizer))
             if self._watch.target is not None:
                 model = parts.parallel.unwrap(parts.model)
-                facts.gradients = gradient_norms(model, self._inner.loss_scale)
-        changed = self._inner.step(optimizer, clip_norm, skip_bad)
+                own = set(map(id, parameters_of(optimizer)))
+                facts.gradients |= gradient_norms(model, self._inner.loss_scale, own)
+        changed = self._inner.step(optimizer, clip_norm, skip_bad, last)
         if facts is not None:
-            facts.updated = changed
+            facts.updated &= changed
         return changed
 
 
-def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
-    """Return the norm of each module's own gradients over ``scale``. All ranks call this."""
+def gradient_norms(
+    model: nn.Module, scale: float = 1.0, own: Collection[int] | None = None
+) -> dict[str, float]:
+    """Return the norm of each module's own gradients over ``scale``. All ranks call this.
+
+    ``own`` are the ids of the parameters that count; None: all.
+    """
     norms: dict[str, float] = {}
     for name, module in model.named_modules():
-        grads = [part.grad for part in module.parameters(recurse=False) if part.grad is not None]
+        weights = list(module.parameters(recurse=False))
+        if own is not None:
+            weights = [weight for weight in weights if id(weight) in own]
+        grads = [weight.grad for weight in weights if weight.grad is not None]
         if grads:
             values = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
             norm: Any = torch.nn.utils.get_total_norm(values)

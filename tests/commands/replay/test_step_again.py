@@ -11,6 +11,7 @@ from torch import nn
 
 from framework.commands.replay.step_again import (
     LoggedReport,
+    RunAgain,
     RunHistory,
     StepSearch,
     as_pixels,
@@ -70,6 +71,17 @@ def test_a_step_and_its_neighbors_are_those_of_the_run(tmp_path):
     later = replayed(known.path, 10)  # the step before it would have to come from the start
     assert losses_of(later) == {step: known.losses[step] for step in (10, 11)}
     assert later["from_step"] == 9
+
+
+def test_a_step_in_phases_is_repeated(tmp_path):
+    words = ["objective=null", "+objective._target_=tests.train.phased.InTurn", "accumulate=2"]
+    words += ["optim.parts={body: {match: features}, head: {match: head}}", "workers.num=0"]
+    known = known_run(tmp_path, *words, "allow_targets=[tests]", "data.val=null")
+    own = RunAgain(known.path, "6", ("tests.",)).take()[0]
+    assert losses_of(own) == {step: known.losses[step] for step in (5, 6, 7)}
+    assert own["means"]["loss"] == pytest.approx(own["means"]["body"] + own["means"]["head"])
+    assert not own["differing_reports"]
+    assert {"features.0.0", "head"} <= own["gradients"].keys()
 
 
 def test_a_state_that_is_damaged_gives_way_to_an_older_one(tmp_path):
