@@ -26,7 +26,7 @@ from framework.train.checkpoint import save_state
 from tests.cli.command import is_one_error_line, paceline
 from tests.run_folders import make_run
 
-CONFIG = {"epochs": 1, "resume": {"run": None}}
+CONFIG = {"epochs": 1, "resume": {"run": None}, "vars": {}, "tags": []}
 
 
 def take(resumed=None, in_sweep=False):
