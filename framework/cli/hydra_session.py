@@ -342,9 +342,7 @@ class GuardedLoader(ConfigLoaderImpl):
             # about Hydra: a run.json and the parameters of a file's sweep may have none.
             precedence.begin(None, (), self.is_group)
             own = [word for word in words if "hydra" in word.partition("=")[0]]
-            config = super().load_configuration(config_name, own, RunMode.MULTIRUN)
-            plain = OmegaConf.to_container(config.hydra, resolve=False)
-            expected = dict(precedence.leaves(plain, ""))
+            expected = _leaves(super().load_configuration(config_name, own, RunMode.MULTIRUN))
         composition = precedence.begin(config_name, words, self.is_group)
         try:
             config = super().load_configuration(
@@ -355,8 +353,7 @@ class GuardedLoader(ConfigLoaderImpl):
             fix = "take the entry out that leads back"
             raise ConfigError(117, " -> ".join(_read[-3:]), what, fix) from error
         if self.has_users_folder:
-            plain = OmegaConf.to_container(config.hydra, resolve=False)
-            given = dict(precedence.leaves(plain, ""))
+            given = _leaves(config)
             typed = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
             if len(typed) > len(words):
                 given["overrides"] = typed
@@ -400,6 +397,11 @@ class GuardedLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         precedence.last().edit(defaults, repo)
         return super()._compose_config_from_defaults_list(defaults, repo)
+
+
+def _leaves(config: DictConfig) -> dict[str, Any]:
+    hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    return dict(precedence.leaves(hydra, ""))
 
 
 def may_set(key: str, value: Any) -> bool:

@@ -22,7 +22,7 @@ from framework.system import durable, run_dir
 
 # Modules of a folder whose classes no configuration names.
 NO_PARTS = re.compile(r"conftest|setup|tests?|test_\w+|\w+_test")
-OTHERS = {*sys.stdlib_module_names, "framework"}
+OTHERS = {*sys.stdlib_module_names, "framework", "paceline"}
 HERE = -100  # AT_FDCWD of statx(2)
 BORN = 0x800  # STATX_BTIME
 STATX_BYTES, BORN_AT = 256, 80  # the size of its answer, and the place of the time in it

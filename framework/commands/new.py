@@ -19,7 +19,7 @@ PYTHON = '''"""A model, a Dataset and an objective. Each may be replaced by one 
 import torch
 from torch import nn
 
-from framework import Outcome
+from paceline import Outcome
 
 
 class Waves(torch.utils.data.Dataset):

@@ -48,6 +48,11 @@ class Progress:
     scheduled: int = 0  # steps that changed the weights
     missed: int = 0  # the latest steps in a row that did not
 
+    @property
+    def epoch_number(self) -> int:
+        """The epoch of the latest step, counted from 1."""
+        return self.epoch + (self.epoch_step > 0)
+
     def total_steps(self, plan: TrainPlan, epoch_steps: int) -> int:
         """Return the steps of the run. Epochs that are over count with the steps that they had."""
         before = self.step - self.epoch_step

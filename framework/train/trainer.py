@@ -76,8 +76,7 @@ class Trainer:
 
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
         """Train one epoch per iteration, and yield the latest validation means after each."""
-        self._sinks = sinks
-        self._began = time.perf_counter(), self.progress.step
+        self._begin_reports(sinks)
         try:
             while self.progress.step < self.total_steps and not self.stopped and not self.ended:
                 self._epoch()
@@ -96,10 +95,13 @@ class Trainer:
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
         """Validate the current weights and save them. Do nothing without validation data."""
         if self._splits:
-            self._sinks = sinks
-            self._began = time.perf_counter(), self.progress.step
+            self._begin_reports(sinks)
             self._last_step = self.total_steps
             self._save(self._validate(), weights=True)
+
+    def _begin_reports(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = sinks
+        self._began = time.perf_counter(), self.progress.step
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
@@ -239,8 +241,7 @@ class Trainer:
         return GraphedPasses(passes, self.stepper, parts.recorder, self._position)
 
     def _moment(self, **facts: Any) -> Moment:
-        step, epoch = self.progress.step, self.progress.epoch
-        epoch += self.progress.epoch_step > 0  # counted from 1
+        step, epoch = self.progress.step, self.progress.epoch_number
         return Moment(step, epoch, self.pace.total_s, self._watching.run_dir, **facts)
 
     def _report(self) -> None:
@@ -279,7 +280,7 @@ class Trainer:
         report = replace(
             results,
             step=progress.step,
-            epoch=progress.epoch + (progress.epoch_step > 0),  # counted from 1
+            epoch=progress.epoch_number,
             learning_rate=self.stepper.rate,
             rates=self.stepper.part_rates,
             epoch_left=epoch_left,
