@@ -265,7 +265,7 @@ def cards(runs: Sequence[RecordedRun]) -> Iterator[Card]:
                 losses.append((loss, number, run.label))
         if losses:
             loss, _, label = min(losses)
-            yield Card("Lowest validation loss", units.plain(loss), label)
+            yield Card("Lowest last validation loss", units.plain(loss), label)
 
 
 def equal_losses(runs: Sequence[RecordedRun]) -> list[list[int]]:

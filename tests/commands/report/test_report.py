@@ -294,7 +294,7 @@ def test_runs_with_other_losses_are_not_called_the_same(tmp_path):
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b")]
     by_title = cards_of(*runs, make_run(tmp_path / "c", lines=lines))
     assert by_title["Learned"].value == "2 ways"
-    assert by_title["Lowest validation loss"].detail == "a"
+    assert by_title["Lowest last validation loss"].detail == "a"
 
 
 def test_a_failed_run_says_why(tmp_path):
