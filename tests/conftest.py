@@ -140,6 +140,7 @@ def police(tmp_path, monkeypatch):
     Checked are threads, processes, shared memory, temporary files and the hook for exceptions.
     """
     monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)  # an earlier test may have trained; other numbers add in other orders
     before = children_of_this_process(), _threads(), _shared_memory()
     # a shell that runs the tests in the background may ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
