@@ -23,7 +23,7 @@ from framework.config.init_weights import with_saved_digest
 from framework.config.resume import fits_run, put, restore
 from framework.config.schema import AFTER_STEP, PROFILE
 from framework.config.targets import Config
-from framework.config.training_parts import open_sinks, training_parts
+from framework.config.training_parts import measure_recompute, open_sinks, training_parts
 from framework.contracts.records import notes_of
 from framework.contracts.span import span_figures
 from framework.contracts.waits import joined_blocks, slow_block
@@ -94,12 +94,18 @@ def run(
         continues = step < trainer.total_steps and not trainer.ended
         if continues or finished.get("status") != "finished":
             return _fit(assembly, trainer, run_dir, notes, start)
-        if val_changed:  # validate on the new data
+        is_untested = bool(assembly.tests) and not finished.get("test")
+        if val_changed or is_untested:  # evaluate on the new data
             _start_files(run_dir, assembly, notes, step)
             with ExitStack() as stack:
-                trainer.validate(open_sinks(stack, assembly, trainer, run_dir))
-            figures = {"val": trainer.val_means, "best": trainer.best}
-            finished = {**finished, **figures, "notes": [*finished["notes"], *notes]}
+                sinks = open_sinks(stack, assembly, trainer, run_dir)
+                if val_changed:
+                    trainer.validate(sinks)
+                    finished |= {"val": trainer.val_means}
+                    finished |= {"best": trainer.best, "bests": trainer.bests}
+                if assembly.tests:  # with the new best weights
+                    finished["test"] = trainer.test(assembly.tests, sinks)
+            finished["notes"] = [*finished["notes"], *notes]
             if assembly.leads:
                 files.write_object(run_dir / files.SUMMARY, finished)
         end = f", after {step} steps; raise epochs or max_steps"
@@ -144,6 +150,12 @@ def _fit(
             is_over = start_step >= trainer.total_steps or trainer.ended
             if is_over and not trainer.val_means:
                 trainer.validate(reported)
+            recompute: dict[str, float] = {}
+            if assembly.config["recompute"] and not trainer.stopped:
+                recompute = measure_recompute(assembly, trainer.parts)
+            tested: dict[str, float] = {}
+            if assembly.tests and not trainer.stopped:
+                tested = trainer.test(assembly.tests, reported)
         except Exception as error:
             # Tracebacks and exit.json show the step.
             error.add_note(f"{AFTER_STEP}{trainer.progress.step}")
@@ -160,6 +172,8 @@ def _fit(
             "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
             "val": trainer.val_means,
             "best": trainer.best,
+            "bests": trainer.bests,
+            "test": tested,
             "spans": span_figures(trainer.spans.whole),
             "ranks": ranks and ranks.as_dict(),
             "train_s": pace.train_s,
@@ -173,6 +187,7 @@ def _fit(
             "queue": {"ready": measured.ready, "depth": measured.depth},
             "usage": measured.usage(),
             "content": measured.content,
+            "recompute": recompute,
             "tuning": tuning.summary() if tuning is not None else {},
             "slow_records": joined_blocks(gathered(assembly.parallel, slow())),
             "effective": assembly.effective,

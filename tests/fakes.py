@@ -117,7 +117,7 @@ class FakeCheckpoints:
     def is_late(self):
         return next(self._late, False)
 
-    def save(self, step, state, weights, best, final):
+    def save(self, step, state, weights, best, final, ranked=()):
         assert step == state["progress"]["step"]
         self.saved.append((copy.deepcopy(state), copy.deepcopy(weights), best))
         self.finals.append(final)

@@ -26,8 +26,9 @@ TYPES = {
     str: "status reason",
     int: "steps run_steps epochs skipped_steps peak_rss_bytes records_per_epoch",
     float: "wall_s records_per_s train_s validate_s",
-    dict: "val best spans choices stages_s queue usage content slow_records tuning effective",
-    list: "notes",
+    dict: "val best test recompute spans "
+    "choices stages_s queue usage content slow_records tuning effective",
+    list: "notes bests",
     type(None): "ranks",  # one rank
 }
 SUMMARY = {name: kind for kind, names in TYPES.items() for name in names.split()}
@@ -269,6 +270,37 @@ def test_a_resumed_run_has_not_ended(dataset, tmp_path):
         trained(dataset, tmp_path, "max_steps=5", f'resume.run="{tmp_path}"', stop=stop)
     assert not (tmp_path / "summary.json").exists()
     assert not (tmp_path / "exit.json").exists()
+
+
+# The first validation is the best, and the weights of the last one are others.
+LEAST = ("best.metric=accuracy", "best.mode=min", "optim.lr=0.05")
+
+
+def test_test_data_is_evaluated_once_after_training_with_the_best_weights(dataset, tmp_path):
+    summary = trained(dataset, tmp_path, f"data.test={dataset}/val.h5", *LEAST)
+    assert [line["step"] for line in lines(tmp_path, "test")] == [6]
+    assert {**summary["test"], "step": 3} == summary["best"] != {**summary["val"], "step": 3}
+
+
+def test_a_finished_run_is_tested_when_it_gets_test_data(dataset, tmp_path):
+    first = trained(dataset, tmp_path, *LEAST)
+    assert first["test"] == {}
+    words = (f"data.test={{seen: {dataset}/val.h5}}", f'resume.run="{tmp_path}"')
+    second = trained(dataset, tmp_path, *LEAST, *words)
+    seen = {f"seen.{name}": mean for name, mean in first["best"].items() if name != "step"}
+    assert second["test"] == read_json(tmp_path / "summary.json")["test"] == seen
+    assert second["wall_s"] == first["wall_s"]
+
+
+def test_recomputing_learns_the_same_and_the_summary_says_what_it_saves(dataset, run_dir, tmp_path):
+    summary = trained(dataset, tmp_path, "recompute=[features]")
+    for split in ("train", "val"):
+        own, other = ([line["loss"] for line in lines(d, split)] for d in (tmp_path, run_dir))
+        assert own == other
+    cost = summary["recompute"]
+    assert cost["records"] == 32
+    assert cost["kept_bytes"] < cost["kept_bytes_without"] / 2
+    assert read_json(run_dir / "summary.json")["recompute"] == {}
 
 
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):

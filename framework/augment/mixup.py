@@ -86,6 +86,7 @@ class BlendedTarget(PixelAugment):
     exact = True
     moves_pixels = True  # from one picture to another
     makes_floats = False  # from 0 to 1
+    choice = ""  # the name of an augment that blends colors, too, which label maps do not have
 
     def __init__(
         self,
@@ -104,6 +105,14 @@ class BlendedTarget(PixelAugment):
         self.curve = beta(alpha)
         self.probability = chance("probability", probability)
         self.ignore_index = ignore_index
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """Return a copy that moves ``labels``. ConfigError C193 if it blends colors."""
+        if labels and self.choice:
+            where = f"augment = {self.choice}, label map {', '.join(labels)}"
+            what = "class numbers cannot be blended as the images are"
+            raise ConfigError(193, where, what, "choose augment=cutmix")
+        return super().with_labels(labels)
 
     def blended_target(self, batch: Batch, share: Tensor) -> Tensor:
         """Return the blended target. Classes become float32 [B, num_classes]."""
@@ -125,14 +134,7 @@ class Mixup(BlendedTarget):
 
     num_draws = 2
     makes_floats = True
-
-    def with_labels(self, labels: Sequence[str]) -> Self:
-        """Raise ConfigError C193 for data with label maps."""
-        if labels:
-            where = f"augment = mixup, label map {', '.join(labels)}"
-            what = "class numbers cannot be blended as the images are"
-            raise ConfigError(193, where, what, "choose augment=cutmix")
-        return self
+    choice = "mixup"
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         images = {name: unit(batch[name]) for name in self.fields}

@@ -223,7 +223,7 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     if isinstance(output, dict) and ("_target_" in output or "output" not in grant.keys):
         places["output.path"] = output.get("path")
     if config.get("prepare") and isinstance(data, dict):
-        sets = (data.get("train"), *val_sets(data).values())
+        sets = (data.get("train"), *val_sets(data).values(), *val_sets(data, "test").values())
         if not all(os.path.exists(path) for path in sets if isinstance(path, str)):
             places["dataset"] = config.get("dataset")
     if isinstance(parallel, dict):

@@ -33,7 +33,7 @@ Result = Callable[[DictConfig], float | None]
 FLAGS = ("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", "--resolve")
 MADE = "framework.data.dataset."  # the source of a user's Dataset
 # keys of data that are read by their names
-READ = ("train", "val", "val_transform", "source", "writer", "classes")
+READ = ("train", "val", "test", "val_transform", "source", "writer", "classes")
 
 
 def composed(
@@ -120,7 +120,7 @@ def _unused(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "verify", "a Dataset has no CRC32 to compare", "leave it out"
     if config["rank_batch_size"] is not None:
         yield "batch_size", "is replaced by rank_batch_size", "give one of the two"
-    if config["data"].get("val") is None:
+    if config["data"].get("val") is None and config["data"].get("test") is None:
         for key in ("val_batch_size", "data.val_transform"):
             yield key, "there is no validation", "add data.val=PATH, or leave it out"
     if augment.get("padding") == 0:

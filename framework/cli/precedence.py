@@ -22,7 +22,7 @@ from framework.errors import printable, say
 IsGroup = Callable[[str], bool]
 TRAIN = "train"  # the only command with a default recipe
 DATA_KEYS = ("dataset", "source", "prepare", "data.train", "data.val")  # they name the data
-DATA_PATHS = ("train", "val")  # keys of the group data that every reader shares
+DATA_PATHS = ("train", "val", "test")  # keys of the group data that every reader shares
 NO_VALIDATION = "data.train, which is typed without data.val"
 MOST_CHARACTERS = 300  # of a note's list
 TARGET = "_target_"

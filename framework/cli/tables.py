@@ -248,6 +248,11 @@ def _result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if _other_programs(summary) and "peak_device_bytes" not in usage:
         line = "other programs keep cores busy: the threads of a step wait for each other then; "
         yield f"{line}OMP_NUM_THREADS=1 may be faster"
+    if own := summary.get("recompute"):
+        line = f"recompute: a pass of {own['records']} records keeps "
+        line += f"{own['kept_bytes'] / 1e6:,.1f} MB instead of "
+        line += f"{own['kept_bytes_without'] / 1e6:,.1f} MB, and takes {1e3 * own['pass_s']:,.1f} "
+        yield f"{line}ms instead of {1e3 * own['pass_s_without']:,.1f} ms"
     if slow := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
         yield slow
     if skipped := summary.get("skipped_steps"):
@@ -259,6 +264,9 @@ def _result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if summary["val"]:
         best = metrics_words({"val": summary["best"]}).removeprefix("val ")
         yield f"{metrics_words(summary)}  (best {best})"
+    if tested := metrics_words({"val": summary.get("test", {})}):
+        weights = "the best weights" if summary["best"] else "the last weights"
+        yield f"{tested.replace('val', 'test', 1)}  (once, with {weights})"
 
 
 def _other_programs(summary: Mapping[str, Any]) -> str:

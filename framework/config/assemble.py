@@ -93,6 +93,11 @@ class Assembly:
             }
             # the only loader of validation, or those of several sets by name, or None
             self.val = self.val_loaders.get("", self.val_loaders or None)
+            self.tests: dict[str, Loader] = {}  # the loaders of ``data.test`` by split
+            for name, given in val_sets(self.config["data"], "test").items():
+                split = split_of(name, "test")
+                own = self.sources[split]
+                self.tests[split] = self._loader(split, given, own, self.val_clock, Waits())
             self.tuning: LiveTuning | None = None  # changes how training records are read
             if config["workers"]["num"] == auto.AUTO:
                 cores = cores_per_rank()
@@ -134,13 +139,18 @@ class Assembly:
         self.train_source = train
         self.sources: dict[str, Source] = {"train": train}  # by split
         self.val_sources: dict[str, Source] = {}  # by name: "" is the only one
-        for name, given in val_sets(config["data"]).items():
-            split = split_of(name)
-            source = opened(split, given, config)
-            stack.callback(source.close)
-            select = config["select"]
-            agreed = with_agreed_classes(train.manifest, source, select, f"data.{split}")
-            self.sources[split] = self.val_sources[name] = agreed
+        for key in ("val", "test"):
+            # a fold cuts training data alone
+            cut = config if key == "val" else {**config, **targets.UNFOLDED}
+            for name, given in val_sets(config["data"], key).items():
+                split = split_of(name, key)
+                source = opened(split, given, cut)
+                stack.callback(source.close)
+                select = config["select"]
+                agreed = with_agreed_classes(train.manifest, source, select, f"data.{split}")
+                self.sources[split] = agreed
+                if key == "val":
+                    self.val_sources[name] = agreed
         manifests = {name: source.manifest for name, source in self.val_sources.items()}
         # what identifies the validation data, or None, and what decides which weights are learned
         self.validates = resume.validation_data(manifests, config)
@@ -179,7 +189,7 @@ class Assembly:
 
     def close(self) -> None:
         """Stop threads, processes and the process group, close the files, and write the trace."""
-        for loader in (self.train, *self.val_loaders.values()):
+        for loader in (self.train, *self.val_loaders.values(), *self.tests.values()):
             loader.close()
         self.parallel.close()
         if self.trace is not None:
@@ -318,7 +328,7 @@ def make_augment(config: Config, allowed: Sequence[str], manifest: Manifest) -> 
 
 def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
     """Return whether to compile the augment. On the CPU, slow augments are already written in C."""
-    return config["compile"] and device.type != "cpu" and contracts.traits_of(augment).exact
+    return bool(config["compile"]) and device.type != "cpu" and contracts.traits_of(augment).exact
 
 
 def fused(optim: Config) -> Config:
@@ -359,6 +369,7 @@ def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | N
         scales and "fp16's scaling looks at every step",
         config["on_nan"] == "skip" and "on_nan=skip looks at every step",
         bool(config["optim"].get(PARTS)) and "several optimizers step one after the other",
+        bool(config["recompute"]) and "recompute keeps the state of the generators",
         takes_optimizer(config["schedule"]) and "a scheduler of torch works on the host",
         not reads_rates and "only a fused optimizer reads its rate anew",
     )

@@ -338,3 +338,19 @@ def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:
         what = "is the name of a metric that the objective has already"
         raise ConfigError(332, f"metrics.{both[0]}", what, "rename or remove it")
     return trial._replace(means={**trial.means, **means})
+
+
+def compile_model(model: nn.Module, chosen: Any) -> None:
+    """Let torch compile a model as the option ``compile`` says, which is a mode, a block or true.
+
+    Shapes are static unless the block has ``dynamic``. ConfigError C387 for an option of Inductor
+    that this torch does not have, or for a value that it refuses.
+    """
+    block: Config = chosen if isinstance(chosen, dict) else {}
+    if isinstance(chosen, str):
+        block = {"mode": chosen}
+    try:
+        model.compile(**{"dynamic": False, **block})
+    except RuntimeError as error:
+        what = f"torch refuses it ({words_of(error).partition(', known')[0]})"
+        raise ConfigError(387, f"compile = {chosen}"[:200], what, "correct or remove it") from error

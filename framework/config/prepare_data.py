@@ -165,6 +165,8 @@ def _described(config: Config) -> Iterator[tuple[str, str, Any]]:
                 raise ConfigError(339, f"prepare.val.{name}", what, "correct the name")
             blocks[split_of(name)] = block
     paths = {split_of(name): given for name, given in sets.items()}
+    tests = val_sets(config["data"], "test")
+    paths |= {split_of(name, "test"): given for name, given in tests.items()}
     paths["train"] = config["data"].get("train")
     for split, block in blocks.items():
         path = paths.get(split)  # an object of the user's is no store
@@ -176,7 +178,9 @@ def _check_classes(data: Config, manifests: dict[str, Manifest]) -> None:
     """Check, before anything is packed, that validation has no class that training lacks. D190."""
     if not manifests:
         return
-    paths = {split_of(name): given for name, given in val_sets(data).items()}
+    paths: Config = {}
+    for key in ("val", "test"):
+        paths |= {split_of(name, key): given for name, given in val_sets(data, key).items()}
     for split, path in {"train": data.get("train"), **paths}.items():
         if split not in manifests and isinstance(path, str) and Path(path).exists():
             # the run that reads it says what is wrong with it

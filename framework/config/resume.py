@@ -194,6 +194,8 @@ def learned(
     values = _values(chosen)
     if config["schedule"].get("_target_") == FOLLOWS:
         values["validate_every"] = config["validate_every"]
+        if config["validate_first"]:
+            values["validate_first"] = True
         values |= {f"validation.{key}": value for key, value in (validates or {}).items()}
     return values
 
@@ -313,7 +315,7 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
             # what the watchers remember, but not the best metric on other data
             watching = dict(state["watching"])
             watching["watchers"] = {k: v for k, v in watching["watchers"].items() if k != PATIENCE}
-            state = {**state, "best": {}, "val": {}, "watching": watching}
+            state = {**state, "best": {}, "bests": [], "val": {}, "watching": watching}
         if state["ends"] != ending(assembly.config):  # what ends a run has changed
             state = {**state, "ended": "", "watching": {**state["watching"], "reason": ""}}
         check_same(run, state["learned"], assembly.learns, resume["allow"])

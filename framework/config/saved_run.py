@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from framework.augment.compose import Finish, finish_with, flat_parts
 from framework.config import assemble, targets
 from framework.config import input_source as inputs
-from framework.config.build import MISFITS, build
+from framework.config.build import MISFITS, build, compile_model
 from framework.config.resume import USED_PARTS, SavedConfig, read_config
 from framework.config.targets import Config
 from framework.contracts.batch import Batch
@@ -143,7 +143,7 @@ class SavedRun:
         self._load("model", model, state)
         wrapped = parallel.wrap(model)
         if self.config["compile"]:
-            wrapped.compile(dynamic=False)
+            compile_model(wrapped, self.config["compile"])
         return parallel.unwrap(wrapped).eval()  # what training validates
 
     def _load(self, name: str, part: nn.Module | ObjectiveState, state: Config) -> None:

@@ -38,7 +38,7 @@ NAMED_TYPES: dict[str, tuple[Any, str]] = {
 TYPES = {name: kind for name, (kind, _) in NAMED_TYPES.items()}
 KINDS = dict(NAMED_TYPES.values())
 LIMITS = {">=": "least", "<=": "most", ">": "above", "<": "below"}
-PART = re.compile(r"([\w\[\]]+)((?: (?:and )?[<>]=? [\d.]+)*)")  # of a type
+PART = re.compile(r"([\w\[\]-]+)((?: (?:and )?[<>]=? [\d.]+)*)")  # of a type
 LINE = re.compile(r"( *)(\w+):(?:.*?\s# (.*)|.*)")  # an option, with its comment
 MISSING = object()
 
@@ -245,8 +245,8 @@ def check(config: Config) -> None:
         if block is None and group in NAMED:  # sink=[]: only the summary is written
             continue
         fix = "see the choices with 'paceline train --help'"
-        # no choice of data gives the key val_transform
-        if block is None or (group == "data" and {*block} == {"val_transform"}):
+        # no choice of data gives these keys
+        if block is None or (group == "data" and {*block} <= {"val_transform", "test"}):
             raise ConfigError(101, f"{group} = null", "nothing is chosen", fix)
         if not isinstance(block, dict):
             raise ConfigError(101, f"{group} = {block}"[:200], "is no block of keys", fix)
@@ -298,10 +298,12 @@ def _check_choices(config: Config) -> None:
 
 def _check_data(data: Config) -> None:
     makes = makes_data(data)
-    sets = val_sets(data)
-    if sets != {"": data["val"]}:
-        _check_names("data.val", sets)
-    given = {"train": data["train"], **{split_of(name): own for name, own in sets.items()}}
+    given = {"train": data["train"]}
+    for key in ("val", "test"):
+        sets = val_sets(data, key)
+        if sets != {"": data.get(key)}:
+            _check_names(f"data.{key}", sets)
+        given |= {split_of(name, key): own for name, own in sets.items()}
     for split, own in given.items():
         where = f"data.{split} = {own}"
         is_object = isinstance(own, dict) and "_target_" in own
@@ -359,10 +361,40 @@ def _check_together(config: Config) -> None:
             what = "no average of the weights is kept without ema_decay"
             fix = "set ema_decay, to 0.95 for example"
             raise ConfigError(148, f"{key} = {config[key]}", what, fix)
+    block = (
+        config["compile"] if isinstance(config["compile"], dict) else {"mode": config["compile"]}
+    )
+    if block is config["compile"]:
+        _check_compile(block)
+    if config["cuda_graph"] and block.get("mode") in ("reduce-overhead", "max-autotune"):
+        what = "captures graphs of the model, and cuda_graph=true captures the whole step"
+        fix = "choose max-autotune-no-cudagraphs, or leave out cuda_graph"
+        raise ConfigError(387, f"compile = {block['mode']}", what, fix)
     if isinstance(config["freeze"], dict):
         step = Rule(int | None, 1, number=312)
         for name, value in config["freeze"].items():
             step.check(f"freeze.{name}", value)
+
+
+def _check_compile(block: Config) -> None:
+    """Check the block ``compile``. ConfigError C102, C387. torch checks the names of options."""
+    rules = {
+        "mode": option_rules("train")["compile"]._replace(kind=str | None),
+        "dynamic": Rule(bool | None, number=387),
+        "fullgraph": Rule(bool, number=387),
+        "options": Rule(dict | None, number=387, means="a block with options of torch._inductor"),
+    }
+    check_known(block, tuple(rules), "compile")
+    for key, value in block.items():
+        rules[key].check(f"compile.{key}", value)
+    options = block.get("options") or {}
+    if not block or (options and block.get("mode") is not None):
+        fix = "give compile=true, a mode, or options"
+        raise ConfigError(387, f"compile = {block}"[:200], "must have a mode or options", fix)
+    for key, value in options.items():
+        if not isinstance(value, bool | int | float):
+            what = "must be true, false or a number, since a text may name a program"
+            raise ConfigError(387, f"compile.options.{key} = {value}"[:200], what, "leave it out")
 
 
 def _check_optim(optim: Config) -> None:
@@ -417,11 +449,14 @@ def _check_validation(config: Config) -> None:
     stop = config["stop"]
     if stop["after"] is not None:
         seconds_of("stop.after", stop["after"])
+    num_best = config["checkpoint"]["keep_best"]
     wanted = {
         "metrics": ", ".join(metrics) or None,
         "best.metric": config["best"]["metric"],
         "stop.metric": stop["metric"],
         "stop.patience": stop["patience"],
+        "validate_first": "true" if config["validate_first"] else None,
+        "checkpoint.keep_best": num_best if num_best > 1 else None,
     }
     for key, value in wanted.items():
         if value is not None and not val_sets(config["data"]) and config["folds"] is None:
@@ -430,6 +465,10 @@ def _check_validation(config: Config) -> None:
     if stop["metric"] is not None and stop["patience"] is None:
         fix = "add stop.patience=5, the validations to wait for a better one"
         raise ConfigError(336, f"stop.metric = {stop['metric']}", "never stops a run", fix)
+    if stop["min_delta"] and stop["metric"] is None:
+        what = "is not used without a metric"
+        fix = "add stop.metric=NAME, the metric that it is about"
+        raise ConfigError(336, f"stop.min_delta = {stop['min_delta']}", what, fix)
     for key in ("best", "stop"):
         mode = config[key]["mode"]
         if mode != "auto" and config[key]["metric"] is None:

@@ -308,13 +308,13 @@ def makes_data(data: Config) -> bool:
     return "data" in parameters_of(data["source"]["_target_"])
 
 
-def val_sets(data: Config) -> dict[str, Any]:
+def val_sets(data: Config, key: str = "val") -> dict[str, Any]:
     """Return what ``data.val`` gives for each validation set by its name; a single one is ``""``.
 
     There are several if ``data.val`` maps names to what one set may be: a path, a block that makes
-    an object, or with ``data=mixture``, paths of stores by name.
+    an object, or with ``data=mixture``, paths by name. The key of ``data.test`` is ``test``.
     """
-    val = data.get("val")
+    val = data.get(key)
     if not val:
         return {}
     is_single = not isinstance(val, dict) or "_target_" in val
@@ -323,9 +323,9 @@ def val_sets(data: Config) -> dict[str, Any]:
     return {"": val} if is_single else dict(val)
 
 
-def split_of(name: str) -> str:
+def split_of(name: str, key: str = "val") -> str:
     """Return the split of the validation set ``name``: ``val``, or ``val.NAME``."""
-    return f"val.{name}" if name else "val"
+    return f"{key}.{name}" if name else key
 
 
 def data_name(given: Any) -> str:

@@ -36,6 +36,7 @@ from framework.data.source import StoreSource
 from framework.errors import ConfigError, PacelineError, ResourceError, Say, say, words_of
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import make_clock
+from framework.measure.host import available_memory_bytes
 from framework.media.decode import colored
 from framework.objective.own_loss import OwnLoss
 from framework.order.batches import Order
@@ -47,7 +48,7 @@ from framework.schedule.plateau import Plateau
 from framework.sink.base import TolerantSink
 from framework.store.store_facts import is_number
 from framework.system.rng import kept_generators
-from framework.train import parameter_groups, watching
+from framework.train import parameter_groups, recompute, watching
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
 from framework.train.metrics import TrainPlan
@@ -132,8 +133,10 @@ def training_parts(
             max_steps=config["max_steps"],
             report_every=config["report_every"],
             validate_every=config["validate_every"],
+            validate_first=config["validate_first"],
             save_every=saving["every_steps"],
             save_epochs=saving["every_epochs"],
+            keep_best=saving["keep_best"],
             clip_norm=config["clip_norm"],
             skip_bad=config["on_nan"] == "skip",
             max_missed=config["max_skips"],
@@ -164,10 +167,10 @@ def training_parts(
         say=assembly.say,
     )
     if run_dir is not None:
-        for val_source in assembly.val_sources.values():
-            if not isinstance(val_source, StoreSource) or not val_source.read.cut:
+        for split, val_source in assembly.sources.items():
+            if split == "train" or not isinstance(val_source, StoreSource):
                 continue
-            if val_source.context.transform.size is None:
+            if val_source.read.cut and val_source.context.transform.size is None:
                 val_source.sample(NUM_SAMPLES)  # D107 for images of different sizes
         with ExitStack() as stack:  # for passes that change no generator, and compile nothing
             stack.enter_context(kept_generators(assembly.device))
@@ -300,10 +303,11 @@ def _model(
         note = start_from_weights(model, assembly.starts_from, config, num_classes)
         assembly.notes.append(note)
     thaws = freeze_layers(model, config["freeze"])
+    recompute.recompute(model, config["recompute"] or [])
     model = parallel.wrap(model) if is_whole else parallel.share(model)
     if config["compile"]:
         for part in [model] if is_whole else model.children():
-            _compile(part, assembly.device)
+            _compile(part, config["compile"], assembly.device)
     return model, thaws, trial
 
 
@@ -332,7 +336,7 @@ def _rewrapped(
     rewrapped = assembly.parallel.rewrap(wrapped)
     if rewrapped is not wrapped:
         if assembly.config["compile"]:
-            _compile(rewrapped, assembly.device)
+            _compile(rewrapped, assembly.config["compile"], assembly.device)
         _warm_up(assembly, rewrapped, objective, precision)
     return rewrapped
 
@@ -356,16 +360,57 @@ def _warm_up(
     assembly: Assembly, model: nn.Module, objective: training.Objective, precision: Precision
 ) -> None:
     """Take a pass over as many records as this rank's share of a micro-batch, if DDP needs one."""
-    order, num_ranks = assembly.train_source.order, assembly.parallel.world_size
-    if num_ranks == 1 or order.virtual_ranks is not None:  # virtual ranks compute without DDP
+    # virtual ranks compute without DDP
+    if assembly.parallel.world_size == 1 or assembly.train_source.order.virtual_ranks is not None:
         return
-    length = max(1, order.batch_size // (num_ranks * assembly.config["accumulate"]))
-    batch = _few(assembly, assembly.train_source, length)
+    batch = _few(assembly, assembly.train_source, pass_size(assembly))
     with untouched(objective):
         warm_up_ddp(model, objective, precision, batch, assembly.device)
 
 
-def _compile(model: nn.Module, device: torch.device) -> None:
+def pass_size(assembly: Assembly) -> int:
+    """Return how many records of a whole batch a rank has in one forward pass."""
+    order = assembly.train_source.order
+    num_ranks = order.virtual_ranks or assembly.parallel.world_size
+    return max(1, order.batch_size // (num_ranks * assembly.config["accumulate"]))
+
+
+def measure_recompute(assembly: Assembly, parts: Parts) -> dict[str, float]:
+    """Return what ``recompute`` saves and costs in a pass of ``records`` records, as measured.
+
+    These are few if more would not fit into half of the free memory without it, and none after
+    torch's OutOfMemoryError. Nothing is changed. A compiled model runs kernel by kernel. All ranks
+    call this together.
+    """
+    model, device, whole = parts.parallel.unwrap(parts.model), assembly.device, pass_size(assembly)
+    cost: dict[str, float] = {}
+    before = recompute.BuffersBefore(model)
+    parts.switch_to_training()
+    with ExitStack() as stack:
+        stack.enter_context(kept_generators(device))
+        stack.enter_context(untouched(parts.objective))
+        stack.enter_context(before)
+        if assembly.config["compile"]:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.callback(parts.optimizer.zero_grad, set_to_none=True)
+        stack.enter_context(suppress(torch.OutOfMemoryError))
+        for count in sorted({min(whole, NUM_SAMPLES), whole}):
+            free = available_memory_bytes()
+            if device.type == "cuda":
+                free = torch.cuda.mem_get_info(device)[0]
+            if cost and cost["kept_bytes_without"] * count / cost["records"] > free / 2:
+                break
+            batch = _few(assembly, assembly.train_source, count)
+
+            def forward(batch: Batch = batch) -> torch.Tensor:
+                with parts.precision.autocast():
+                    return parts.objective(model, batch).loss
+
+            cost = {"records": count, **recompute.recompute_cost(model, forward)}
+    return cost
+
+
+def _compile(model: nn.Module, chosen: Any, device: torch.device) -> None:
     variable, *names = ["CC", "gcc", "clang"]
     if device.type == "cpu":
         variable, *names = ["CXX", "g++", "clang++"]
@@ -373,7 +418,7 @@ def _compile(model: nn.Module, device: torch.device) -> None:
         what = f"no compiler here ({' or '.join(names)})"
         fix = f"install {names[0]}, or set compile=false"
         raise ResourceError(105, "compile = true", what, fix)
-    model.compile(dynamic=False)
+    build.compile_model(model, chosen)
 
 
 def _try_smallest(assembly: Assembly, parts: Parts) -> None:
@@ -519,7 +564,8 @@ def make_watching(
         watchers[f"watchers.{name}"] = watcher
     stop = assembly.config["stop"]
     if stop["patience"] is not None:
-        watchers[resume.PATIENCE] = watching.EarlyStop(stop["patience"], stop_goal)
+        own = watching.EarlyStop(stop["patience"], stop_goal, stop["min_delta"])
+        watchers[resume.PATIENCE] = own
     if stop["after"] is not None:
         watchers["stop.after"] = watching.TimeBudget(seconds_of("stop.after", stop["after"]))
     return watching.Watching(watchers, assembly.parallel, run_dir, assembly.allowed)

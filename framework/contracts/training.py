@@ -114,8 +114,8 @@ class Report:
     means: Mapping[str, float]  # loss and metrics, averaged over records
     records_per_s: float  # over all ranks
     spans: Mapping[str, Span] = field(default_factory=dict[str, Span])  # since the last line
-    learning_rate: float | None = None  # of the last step
-    rates: Mapping[str, float] = field(default_factory=dict[str, float])  # of ``optim.parts``
+    learning_rate: float | None = None  # of the last step, of the first group
+    rates: Mapping[str, float] = field(default_factory=dict[str, float])  # of several groups
     epoch_left: int | None = None  # records until the end of the epoch
     left_s: float | None = None  # seconds until the end of the run at its pace so far
     stages_s: Mapping[str, float] = field(default_factory=dict[str, float])  # threads', per step

@@ -24,6 +24,7 @@ class Distill(ClassObjective):
         weights: The file of the teacher's weights, which whoever builds the objective loads.
         share: The share of the teacher in the loss, 0 to 1.
         temperature: What the logits are divided by before they become probabilities.
+        label_smoothing: The share of the labels' cross-entropy that all classes have alike, 0 to 1.
     """
 
     def __init__(
@@ -35,13 +36,15 @@ class Distill(ClassObjective):
         share: float,
         temperature: float,
         ignore_index: int = IGNORE_INDEX,
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(input, target, ignore_index)
         if not isinstance(teacher, nn.Module):
             fix = "give objective.teacher={_target_: ..., num_classes: auto}"
             raise ConfigError(319, f"objective.teacher = {teacher}", "is not a model", fix)
-        if not 0 <= share <= 1:
-            raise ConfigError(319, f"objective.share = {share}", "must be 0 to 1", "correct it")
+        for key, value in (("share", share), ("label_smoothing", label_smoothing)):
+            if not 0 <= value <= 1:
+                raise ConfigError(319, f"objective.{key} = {value}", "must be 0 to 1", "correct it")
         if temperature <= 0:
             where = f"objective.temperature = {temperature}"
             raise ConfigError(319, where, "must be above 0", "correct it")
@@ -49,6 +52,7 @@ class Distill(ClassObjective):
         self.weights = weights
         self.share = share
         self.temperature = temperature
+        self.label_smoothing = label_smoothing
         self._device: torch.device | None = None
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
@@ -60,7 +64,8 @@ class Distill(ClassObjective):
         with torch.no_grad():
             teacher_logits = predicted(self.teacher, batch, self.inputs).float()
         check_shapes(logits, teacher_logits, "the teacher's")
-        of_labels = self.mean(self.losses(logits, target), target)
+        losses = self.losses(logits, target, label_smoothing=self.label_smoothing)
+        of_labels = self.mean(losses, target)
         divergences = nn.functional.kl_div(
             (logits / self.temperature).log_softmax(1),
             (teacher_logits / self.temperature).log_softmax(1),

@@ -43,7 +43,7 @@ def values_of(report: Report) -> dict[str, float]:
     """Return means and speed as ``loss/val``, so that splits share a chart.
 
     A validation also has ``loss/best``, of the best validation so far; ``loss/best.NAME`` of one of
-    several sets. For training, there are the learning rate, spans, stages and usage, too.
+    several sets. For training, there are the learning rates, spans, stages and usage, too.
     """
     values = {f"{name}/{report.split}": value for name, value in report.means.items()}
     _, dot, own = report.split.partition(".")

@@ -15,7 +15,7 @@ import struct
 import time
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,7 @@ class Saved(NamedTuple):
     """What a save has put on the disk."""
 
     path: Path | None  # the file of the state; None if the disk refused it
-    is_best: bool  # whether the weights are published as the best
+    is_best: bool  # whether the weights are published as the best, or as one of the best
 
 
 class Stamp(NamedTuple):
@@ -102,9 +102,19 @@ class CheckpointFolder:
         return self.every_s is not None and time.monotonic() - self._saved_at > self.every_s
 
     def save(
-        self, step: int, state: State, weights: State | None, best: bool, final: bool
+        self,
+        step: int,
+        state: State,
+        weights: State | None,
+        best: bool,
+        final: bool,
+        ranked: Sequence[int] = (),
     ) -> Saved:
-        """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
+        """Save a state. ResourceError R101 if the disk refuses the ``final`` one.
+
+        ``weights`` become ``last.pt``, and if ``best``, ``best.pt``. ``ranked`` are the steps of
+        the best validations, whose weights stay as ``best-STEP.pt``.
+        """
         if not self._is_checked:
             # before hours of training from whose states no run could continue
             self._is_checked = True
@@ -113,7 +123,8 @@ class CheckpointFolder:
                 self.warn(f"warning: {foreign}: this run cannot be resumed; {fix}")
         files: dict[str, State] = {}
         if weights is not None:
-            for name in ("last", "best") if best else ("last",):
+            kept_as = {"last": True, "best": best, f"best-{step:08}": step in ranked}
+            for name in filter(kept_as.get, kept_as):
                 files[f"{name}.pt"] = weights
                 if owned := state.get("objective"):
                     files[f"{name}{OF_OBJECTIVE}"] = owned
@@ -123,7 +134,7 @@ class CheckpointFolder:
                 with open_durable(self.folder / name) as file:
                     _dump(value, file)
                 reach("checkpoint.weights")
-            saved = Saved(None, best and bool(files))
+            saved = Saved(None, len(files) > 0 and (best or step in ranked))
             self._sequence += 1
             path = self.folder / f"step-{step:08}.pt"
             save_state(path, {**state, **self.facts}, step, self._sequence)
@@ -131,6 +142,10 @@ class CheckpointFolder:
             for _, old in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk
                 old.unlink(missing_ok=True)
                 reach("checkpoint.removed")
+            names = {f"best-{own:08}{end}" for own in ranked for end in (".pt", OF_OBJECTIVE)}
+            for old in self.folder.glob("best-[0-9]*.pt"):
+                if old.name not in names:
+                    old.unlink(missing_ok=True)
         except ResourceError as error:
             if final:
                 raise

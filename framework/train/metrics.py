@@ -23,8 +23,10 @@ class TrainPlan:
     max_steps: int | None = None
     report_every: int = 50
     validate_every: int | None = None  # None: at the end of every epoch
+    validate_first: bool = False  # also before the first step
     save_every: int | None = None
     save_epochs: int | None = 1  # epochs between saved states; None: only with a validation
+    keep_best: int = 1  # the best validations whose weights are kept
     clip_norm: float | None = None  # the largest norm of the gradients
     skip_bad: bool = False  # whether a step whose gradients are not finite is skipped
     max_missed: int = 20  # how many steps in a row may leave the weights unchanged

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
@@ -93,6 +93,15 @@ def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> l
         spans = parts.val_clock.spans()
         results.append(Report(split, 0, 0, means, records_per_s, spans, arrays=arrays))
     return results
+
+
+def named_means(results: Iterable[Report]) -> dict[str, float]:
+    """Return the means of all splits by name; of several sets as in ``clean.loss``."""
+    means: dict[str, float] = {}
+    for result in results:
+        _, dot, own = result.split.partition(".")
+        means |= {f"{own}{dot}{name}": mean for name, mean in result.means.items()}
+    return means
 
 
 def is_better(

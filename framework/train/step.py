@@ -17,7 +17,7 @@ from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.metrics import PassPlace, Progress, TrainPlan
 from framework.train.objective_state import ObjectiveState
-from framework.train.parameter_groups import PART, UNTIL
+from framework.train.parameter_groups import NAME, UNTIL
 from framework.train.weights import Average, is_sharded, local
 
 FIX = "lower optim.lr, set clip_norm, or look at the data"
@@ -218,7 +218,6 @@ class Stepper:
         self._position = (0, 1)  # the newest step, and the last one
         self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
         self._least_until = min(self._until)
-        self._part_of = [group.get(PART, "") for group in self.optimizer.param_groups]
         self._kept: dict[str, Tensor] = {}
         self._keep_buffers()
 
@@ -228,13 +227,13 @@ class Stepper:
         return self.rates_of(*self._position)[0]
 
     @property
-    def part_rates(self) -> dict[str, float]:
-        """The newest rate of each part's first group, by the name of the part."""
-        rates: dict[str, float] = {}
-        for part, rate in zip(self._part_of, self.rates_of(*self._position), strict=True):
-            if part:
-                rates.setdefault(part, rate)
-        return rates
+    def rates_by_name(self) -> dict[str, float]:
+        """The newest learning rates of all parameter groups, if there are several."""
+        if len(self._rates) < 2:
+            return {}
+        groups = enumerate(self.optimizer.param_groups)
+        names = [group.get(NAME, f"group {number}") for number, group in groups]
+        return dict(zip(names, self.rates_of(*self._position), strict=True))
 
     def rates_of(self, step: int, last_step: int) -> list[float]:
         """Return the learning rates of the groups at a step. Those of a ``setter`` are present."""

@@ -2,25 +2,28 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any, final
 
 from framework.contracts.batch import Batch, num_records
 from framework.contracts.class_labels import raise_if_label
+from framework.contracts.loader import Loader
 from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, kept_generators, set_generator_state
+from framework.train.checkpoint import of_all_ranks
 from framework.train.cuda_graph import GraphedPasses
 from framework.train.metrics import PassPlace, PassResults, Progress, next_due
 from framework.train.noise import key_noise
-from framework.train.parts import Parts, is_better, is_nan, validated
+from framework.train.parts import Parts, is_better, is_nan, named_means, validated
 from framework.train.phases import Held, PhasedPasses
 from framework.train.step import CountWeights, Passes, Stepper, all_finite, nonfinite_error
 from framework.train.watching import RankWatch, TrainPace, Watching
+from framework.train.weights import Average, read_best
 
 LEAD = 4  # steps before a validation, when its first batches begin to be read
 TOO_FEW = "Expected more than 1 value per channel"  # torch's batch norm, for a single record
@@ -42,8 +45,9 @@ class Trainer:
             self._phased = PhasedPasses(parts, self.stepper, self._set_rates)
         self._passes = self._make_passes()
         self.progress = Progress()
-        self.best: dict[str, float] = {}  # means of the best validation, and ``step``
-        self._best_before = self.best  # stays the best if the new one cannot be saved
+        # Means of the best validations, and ``step``: up to ``plan.keep_best``, the best first.
+        self.bests: list[dict[str, float]] = []
+        self._bests_before = self.bests  # stay the best if the new one cannot be saved
         self.val_means: dict[str, float] = {}  # of the latest validation; or named as NAME.loss
         self.spans = SpanSum()  # over all steps of this run
         self.pace = TrainPace()
@@ -58,6 +62,11 @@ class Trainer:
         self._pass_results = PassResults(parts.objective)
         self._last_step = 0
         self._next_due = 0  # the next step that reports, validates or saves
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The means of the best validation, and its ``step``; empty before the first."""
+        return self.bests[0] if self.bests else {}
 
     @property
     def total_steps(self) -> int:
@@ -77,6 +86,8 @@ class Trainer:
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
         """Train one epoch per iteration, and yield the latest validation means after each."""
         self._begin_reports(sinks)
+        if self.parts.plan.validate_first and not self.progress.step and not self.val_means:
+            self._pause(validate=True, weights=True)
         try:
             while self.progress.step < self.total_steps and not self.stopped and not self.ended:
                 self._epoch()
@@ -96,12 +107,37 @@ class Trainer:
         """Validate the current weights and save them. Do nothing without validation data."""
         if self._splits:
             self._begin_reports(sinks)
-            self._last_step = self.total_steps
             self._save(self._validate(), weights=True)
+
+    def test(self, splits: Mapping[str, Loader], sinks: Sequence[Sink] = ()) -> dict[str, float]:
+        """Evaluate the best weights, or without validation the last ones, on data of their own.
+
+        The model keeps these weights. All ranks call this together, after the last step. Return
+        the means by name; those of several splits, such as ``test.clean``, as ``clean.loss``.
+        """
+        parts, stepper = self.parts, self.stepper
+        self._begin_reports(sinks)
+        best: dict[str, Any] | None = None
+        if parts.checkpoints is not None and self.bests and parts.parallel.rank == 0:
+            best = read_best(parts.checkpoints.folder)
+        best = of_all_ranks(best, parts.parallel)[0]
+        average = parts.average
+        if best is not None:
+            state = {"model": best["model"], "average": None, "optimizer": {"state": {}}}
+            own = parts.parallel.shard_state(state, stepper.model, parts.optimizer)
+            stepper.model.load_state_dict(own["model"])
+            if parts.owned is not None:
+                parts.owned.load_state_dict(best["objective"])
+            average = None  # what was kept is the average
+        results = self._evaluated(splits, average)
+        for result in results:
+            self._write(result)
+        return named_means(results)
 
     def _begin_reports(self, sinks: Sequence[Sink]) -> None:
         self._sinks = sinks
         self._began = time.perf_counter(), self.progress.step
+        self._last_step = self.total_steps
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
@@ -282,9 +318,9 @@ class Trainer:
             step=progress.step,
             epoch=progress.epoch_number,
             learning_rate=self.stepper.rate,
-            rates=self.stepper.part_rates,
+            rates=self.stepper.rates_by_name,
             epoch_left=epoch_left,
-            left_s=step_s * (self._last_step - progress.step),
+            left_s=step_s * (self._last_step - progress.step) if progress.step else None,
             skipped=progress.step - progress.scheduled,
         )
         if self._sinks:
@@ -297,17 +333,16 @@ class Trainer:
     def _validate(self) -> bool:
         """Validate the model, and return whether the result is the best so far."""
         parts, start = self.parts, time.perf_counter()
-        with nullcontext() if parts.average is None else parts.average.applied():
-            results = validated(parts, self._splits, self.stepper.model)
+        results = self._evaluated(self._splits, parts.average)
         parts.switch_to_training()
-        means: dict[str, float] = {}
-        for result in results:
-            _, dot, own = result.split.partition(".")  # several sets have names
-            means |= {f"{own}{dot}{name}": mean for name, mean in result.means.items()}
-        best = is_better(parts, self._splits, means, self.best)
-        if best:
-            self._best_before = self.best
-            self.best = {**means, "step": self.progress.step}
+        means = named_means(results)
+        self._bests_before, bests = self.bests, [*self.bests]
+        olds = [*bests, {}]  # any validation is better than none
+        own = parts, self._splits, means
+        place = next(number for number, old in enumerate(olds) if is_better(*own, old))
+        if place < parts.plan.keep_best:
+            bests.insert(place, {**means, "step": self.progress.step})
+            self.bests = bests[: parts.plan.keep_best]
         for result in results:
             self._write(replace(result, best=self.best))
         losses = [name for name in means if name == "loss" or name.endswith(".loss")]
@@ -320,7 +355,12 @@ class Trainer:
         self.val_means = means
         self.stepper.follow(self.val_means, parts.parallel)
         self.validate_s += time.perf_counter() - start
-        return best
+        return place == 0
+
+    def _evaluated(self, splits: Mapping[str, Loader], average: Average | None) -> list[Report]:
+        """Return the results of the model, or of its average, on each split."""
+        with nullcontext() if average is None else average.applied():
+            return validated(self.parts, splits, self.stepper.model)
 
     def _save(self, best: bool, weights: bool) -> None:
         """Save the state, and ``weights`` alone. N101 and nothing saved if one is not finite."""
@@ -332,19 +372,22 @@ class Trainer:
             raise self._nonfinite_error("a weight is NaN or infinite")
         state = self.state_dict()
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
+        is_kept = self.bests is not self._bests_before  # as one of the best
         is_lost = False
         if parts.parallel.rank == 0:
             for sink in self._sinks:
                 sink.flush()
             ends = self.stopped or bool(self.ended) or self.progress.step == self._last_step
-            saved = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
-            is_lost = best and not saved.is_best
+            ranked = [int(own["step"]) for own in self.bests if parts.plan.keep_best > 1]
+            saved = parts.checkpoints.save(self.progress.step, state, kept, best, ends, ranked)
+            is_lost = is_kept and not saved.is_best
             self._watching.call(lambda own: own.after_save, self._moment(path=saved.path))
         # Without this, the other ranks would wait for rank 0 in their next step, and a slow save
         # would end the run after ``parallel.timeout_s``.
         parts.parallel.wait()
-        if best and on_any_rank(parts.parallel, is_lost):
-            self.best = self._best_before
+        if is_kept and on_any_rank(parts.parallel, is_lost):
+            self.bests = self._bests_before
+        self._bests_before = self.bests
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs. All ranks call this together."""
@@ -357,6 +400,7 @@ class Trainer:
             "progress": asdict(self.progress),
             "order": self.parts.train.identity,
             "best": self.best,
+            "bests": self.bests,
             "val": self.val_means,
             "pending": self._pass_results.state_dict(parallel.gather),
             "generators": parallel.gather(generator_state(parallel.device)),
@@ -375,7 +419,9 @@ class Trainer:
         if self.progress.epoch_step >= self.parts.train.num_steps:  # has become shorter since
             self.progress.epoch += 1
             self.progress.epoch_step = 0
-        self.best = dict(state["best"])
+        bests = [dict(own) for own in state.get("bests", [state["best"]]) if own]
+        self.bests = bests[: self.parts.plan.keep_best]
+        self._bests_before = self.bests
         self.val_means = dict(state["val"])
         if self.best and self._splits and self.parts.best is None:
             is_better(self.parts, self._splits, self.best, self.best)  # KeyError for a lost mean

@@ -100,27 +100,36 @@ class Goal:
     higher: bool  # whether higher is better
     key: str = "best.metric"  # the option that names it, for messages
 
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        """Return whether ``new`` is better than ``old``, which may lack it or be NaN. C331."""
+    def better(
+        self, new: Mapping[str, float], old: Mapping[str, float], min_delta: float = 0.0
+    ) -> bool:
+        """Return whether ``new`` is better than ``old``, which may lack it or be NaN. C331.
+
+        It must be better by more than ``min_delta``.
+        """
         value = value_of(new, self.metric)
         if value is None:
             raise unknown_metric(self.key, self.metric, new)
         before = value_of(old, self.metric)
         if before is None or math.isnan(before):
             return not math.isnan(value)
-        return value > before if self.higher else value < before
+        return (value - before if self.higher else before - value) > min_delta
 
 
 @final
 class EarlyStop(Watcher):
     """Ends a run after ``patience`` validations in a row without a better one, at least 1.
 
-    A ``goal`` of None is what decides which weights are best.
+    A ``goal`` of None is what decides which weights are best. With a goal, a validation is better
+    if its metric improves on the best one by more than ``min_delta``. ValueError for one without.
     """
 
-    def __init__(self, patience: int, goal: Goal | None = None) -> None:
+    def __init__(self, patience: int, goal: Goal | None = None, min_delta: float = 0.0) -> None:
+        if min_delta and goal is None:
+            raise ValueError(f"min_delta = {min_delta} needs a goal, the metric that it is about")
         self.patience = patience
         self.goal = goal
+        self.min_delta = min_delta
         self.best = math.nan
         self.best_step = 0
         self.num_worse = 0  # validations since the best one
@@ -129,7 +138,7 @@ class EarlyStop(Watcher):
         is_better = moment.is_best
         if self.goal is not None:
             before = {self.goal.metric: self.best} if self.best_step else {}
-            is_better = self.goal.better(moment.metrics, before)
+            is_better = self.goal.better(moment.metrics, before, self.min_delta)
         self.num_worse += 1
         if is_better:
             if self.goal is not None:

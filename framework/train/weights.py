@@ -131,6 +131,15 @@ def read_dict(path: Path) -> dict[str, Any]:
     return {key: item for key, item in value.items() if isinstance(key, str)}
 
 
+def read_best(folder: Path) -> dict[str, Any]:
+    """Return the best weights of a run, and what the objective then owned. K111, K112."""
+    owned = folder / f"best{checkpoint.OF_OBJECTIVE}"
+    return {
+        "model": read_dict(folder / "best.pt"),
+        "objective": read_dict(owned) if owned.exists() else {},
+    }
+
+
 class _Reached(Exception):
     """A pass has reached the module, with the inputs in ``args``. The rest may take long."""
 

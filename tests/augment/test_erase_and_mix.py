@@ -10,6 +10,7 @@ from scipy import stats
 
 from framework.augment.cutmix import CutMix
 from framework.augment.mixup import Mixup, beta
+from framework.augment.mixup_cutmix import MixupCutMix
 from framework.augment.random_erasing import RandomErasing
 from framework.order.draws import draws
 
@@ -144,6 +145,41 @@ def test_outside_training_images_become_floats_and_labels_stay():
     result = mixup()(SIX, None)
     torch.testing.assert_close(result["image"], IMAGE / 255)
     assert result["label"] is SIX["label"]
+
+
+# ---- mixup or cutmix
+
+
+def mixed_or_cut(image=IMAGE, draws=NUMBERS[:6], **options):
+    keys = {"mixup_alpha": 0.7, "cutmix_alpha": 1.0, "probability": 0.8, "cutmix_probability": 0.4}
+    augment = MixupCutMix("image", "label", 3, **{**keys, **options})
+    return augment({**SIX, "image": image}, draws)
+
+
+def test_each_record_is_mixed_or_cut_or_left_by_its_own_numbers():
+    numbers = draws(torch.arange(6), 0, 7, 5)
+    both = mixed_or_cut(draws=numbers)
+    mixed = Mixup("image", "label", 3, 0.7, 1.0)(SIX, numbers[:, [0, 2]])
+    unit_images = {**SIX, "image": IMAGE / 255}
+    cut = CutMix("image", "label", 3, 1.0, 1.0)(unit_images, numbers[:, [0, 2, 3, 4]])
+    kinds = []
+    for number, (blends, cuts, *_) in enumerate(numbers.tolist()):
+        expected = mixed_or_cut(draws=None)["image"][number], torch.eye(3)[SIX["label"][number]]
+        kinds.append("left")
+        if blends < 0.8:
+            kinds[-1], chosen = ("cut", cut) if cuts < 0.4 else ("mixed", mixed)
+            expected = chosen["image"][number], chosen["label"][number]
+        torch.testing.assert_close((both["image"][number], both["label"][number]), expected)
+    assert {*kinds} == {"left", "cut", "mixed"}
+
+
+def test_chances_of_0_and_1_leave_one_of_the_two():
+    assert torch.equal(
+        mixed_or_cut(probability=1.0, cutmix_probability=0.0)["image"],
+        mixup()(SIX, NUMBERS[:6, [0, 2]])["image"],
+    )
+    with pytest.raises(ValueError, match="cutmix_probability"):
+        mixed_or_cut(cutmix_probability=1.5)
 
 
 # ---- distributions

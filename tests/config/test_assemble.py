@@ -142,6 +142,7 @@ CONFIG = {
     "accumulate": 1,
     "precision": {},
     "on_nan": "stop",
+    "recompute": None,
 }
 
 
@@ -158,6 +159,7 @@ def refusal(change=None, parallel=NoParallel, source=StoreSource, device=CUDA):
         ({"optim": {"_target_": "torch.optim.LBFGS"}}, "only a fused optimizer"),
         ({"accumulate": 2}, "several passes"),
         ({"on_nan": "skip"}, "on_nan=skip"),
+        ({"recompute": ["layers"]}, "recompute"),
         ({"schedule": {"_target_": "torch.optim.lr_scheduler.StepLR"}}, "a scheduler of torch"),
         ({"precision": {"dtype": "fp16"}}, "fp16"),
     ],

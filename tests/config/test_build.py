@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from framework.config.auto import declared_inputs
-from framework.config.build import build, build_schedule, takes_optimizer
+from framework.config.build import build, build_schedule, compile_model, takes_optimizer
 from framework.config.targets import check_targets, is_foreign, is_from_folder, secured
 from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.run import choice_notes
@@ -498,3 +498,29 @@ def test_a_mean_for_other_channels_is_left_to_the_data():
 def test_a_size_that_nobody_declares_must_be_typed():
     with pytest.raises(ConfigError, match=r"C304\]: transform.size = auto: cannot be known"):
         assembled("transform=resize", "transform.size=auto")
+
+
+class Compiles(nn.Module):
+    def compile(self, **keywords):
+        self.keywords = keywords
+
+
+@pytest.mark.parametrize(
+    ("chosen", "keywords"),
+    [
+        (True, {"dynamic": False}),
+        ("max-autotune", {"dynamic": False, "mode": "max-autotune"}),
+        ({"dynamic": None, "fullgraph": True}, {"dynamic": None, "fullgraph": True}),
+    ],
+    ids=["true", "mode", "block"],
+)
+def test_the_compiler_gets_a_mode_or_a_block(chosen, keywords):
+    model = Compiles()
+    compile_model(model, chosen)
+    assert model.keywords == keywords
+
+
+@pytest.mark.parametrize("options", [{"max_autotun": True}, {"max_autotune": 1}])
+def test_an_option_that_the_compiler_does_not_take_is_refused(options):
+    with pytest.raises(ConfigError, match=r"C387\]: compile = .*torch refuses it .*max_autotun"):
+        compile_model(nn.Linear(1, 1), {"options": options})

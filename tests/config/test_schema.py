@@ -324,6 +324,8 @@ def test_a_time_without_units_is_refused(text):
     ("changes", "line"),
     [
         ({"stop__metric": "loss"}, r"C336\]: stop\.metric = loss: .*stop\.patience"),
+        ({"stop__min_delta": 0.1, "stop__patience": 2}, r"C336\]: stop\.min_delta = 0\.1: .*NAME"),
+        ({"stop__min_delta": -1}, r"C336\]: stop\.min_delta = -1: must be a number of at least 0"),
         ({"stop__mode": "min"}, r"C336\]: stop\.mode = min"),
         ({"best__mode": "max"}, r"C336\]: best\.mode = max"),
         ({"metrics": {"a.b": {"_target_": "x.Y"}}}, r"C330\]: metrics\.a\.b"),
@@ -334,9 +336,44 @@ def test_a_metric_that_is_not_used_is_refused(changes, line):
 
 
 @pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("max-autotun", r"C387\]: compile = max-autotun: .*did you mean 'max-autotune'"),
+        ({"mood": "default"}, r"C102\]: compile\.mood = default: .*did you mean 'compile\.mode'"),
+        ({"mode": "fast"}, r"C387\]: compile\.mode = fast: must be default"),
+        ({"dynamic": 1}, r"C387\]: compile\.dynamic = 1: must be true or false"),
+        ({}, r"C387\]: compile = \{\}: must have a mode or options"),
+        (
+            {"mode": "default", "options": {"max_autotune": True}},
+            r"C387\]: compile = \{'mode': .*must have a mode or options",
+        ),
+        ({"options": {"cpp.cxx": "evil"}}, r"C387\]: compile\.options\.cpp\.cxx = evil: .*program"),
+    ],
+)
+def test_what_torch_s_compiler_does_not_take_is_refused(given, line):
+    refused(line, compile=given)
+
+
+def test_the_compiler_s_modes_and_blocks_are_typed_as_they_are():
+    assert config_of("compile=max-autotune")["compile"] == "max-autotune"
+    block = config_of("compile={mode: max-autotune, dynamic: true}")["compile"]
+    assert block == {"mode": "max-autotune", "dynamic": True}
+
+
+def test_two_ways_to_capture_graphs_exclude_each_other():
+    checked(compile="max-autotune-no-cudagraphs", cuda_graph=True)
+    refused(r"C387\]: compile = max-autotune: ", compile="max-autotune", cuda_graph=True)
+
+
+@pytest.mark.parametrize(
     "changes",
-    [{"metrics": {"f1": {"_target_": "x.Y"}}}, {"best__metric": "loss"}, {"stop__patience": 2}],
-    ids=["metrics", "best", "patience"],
+    [
+        {"metrics": {"f1": {"_target_": "x.Y"}}},
+        {"best__metric": "loss"},
+        {"stop__patience": 2},
+        {"checkpoint__keep_best": 2},
+    ],
+    ids=["metrics", "best", "patience", "keep_best"],
 )
 def test_what_looks_at_the_validation_needs_validation_data(changes):
     checked(data__val="val.h5", **changes)

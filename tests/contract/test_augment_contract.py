@@ -12,6 +12,7 @@ from framework.augment.cutmix import CutMix
 from framework.augment.flip import Flip
 from framework.augment.kornia import Kornia
 from framework.augment.mixup import Mixup
+from framework.augment.mixup_cutmix import MixupCutMix
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
@@ -61,6 +62,7 @@ ALONE = {  # by name: makes the augment of some fields
 MIXING = {  # a record's partner is in its batch
     "mixup": lambda fields: Mixup(fields, "label", 3, 0.3, 0.8),
     "cutmix": lambda fields: CutMix(fields, "label", 3, 1.0, 0.8),
+    "mixup_cutmix": lambda fields: MixupCutMix(fields, "label", 3, 0.3, 1.0, 0.8, 0.5),
 }
 KORNIA = {"kornia": lambda fields: Kornia(fields, STEPS, False)} if find_spec("kornia") else {}
 EVERY = {**ALONE, **MIXING, **KORNIA}

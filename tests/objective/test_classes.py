@@ -206,8 +206,8 @@ def net(seed, outputs=3):
     return nn.Sequential(nn.Linear(3, outputs), nn.BatchNorm1d(outputs))
 
 
-def distill(share=0.5, temperature=2.0, teacher=None):
-    return Distill("image", "label", teacher or net(1), None, share, temperature)
+def distill(share=0.5, temperature=2.0, teacher=None, **options):
+    return Distill("image", "label", teacher or net(1), None, share, temperature, **options)
 
 
 def test_the_loss_is_made_of_labels_and_teacher_which_are_both_named():
@@ -220,6 +220,14 @@ def test_the_loss_is_made_of_labels_and_teacher_which_are_both_named():
     torch.testing.assert_close(outcome.losses["labels"], of_labels)
     torch.testing.assert_close(outcome.losses["teacher"], of_teacher)
     torch.testing.assert_close(outcome.loss, 0.75 * of_labels + 0.25 * of_teacher)
+
+
+def test_labels_beside_a_teacher_are_smoothed_as_torch_does():
+    objective, student = distill(label_smoothing=0.1), net(0)
+    wanted = nn.functional.cross_entropy(student(LOGITS), LABELS, label_smoothing=0.1)
+    torch.testing.assert_close(objective(student, BATCH).losses["labels"], wanted)
+    with pytest.raises(ConfigError, match=r"C319\]: objective\.label_smoothing = 2"):
+        distill(label_smoothing=2)
 
 
 def test_a_teacher_may_be_learned_from_beside_shares_of_classes():

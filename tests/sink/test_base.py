@@ -69,6 +69,12 @@ def test_a_validation_shows_the_best_one_beside_it():
     }
 
 
+def test_each_group_of_parameters_has_a_curve_of_its_rate():
+    report = measured_report(rates={"head": 0.1, "others": 0.01})
+    values = values_of(report)
+    assert [values[f"lr/{name}"] for name in ("head", "others")] == [0.1, 0.01]
+
+
 def test_the_quickest_and_the_slowest_rank_have_curves():
     ranks = RankReport(4, {"wait": RankSpan(0.1, 0.2, 0.3, 2)})
     values = values_of(replace(measured_report(), ranks=ranks))

@@ -1,4 +1,5 @@
 import csv
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,12 @@ def test_a_metric_that_appears_later_gets_a_column(tmp_path):
     write(tmp_path, report(2, loss=1.0), report(4, loss=0.5, f1=0.25), report(6, loss=0.1))
     assert [row["f1"] for row in rows(tmp_path)] == ["", "0.25", ""]
     assert list(rows(tmp_path)[0]) == ["step", "epoch", "loss", "f1", "lr", "records_per_s"]
+
+
+def test_each_group_of_parameters_has_a_column_of_its_rate(tmp_path):
+    write(tmp_path, replace(report(2), rates={"head": 0.5, "others, block 0": 0.25}))
+    (row,) = rows(tmp_path)
+    assert [row["lr_head"], row["lr_others, block 0"]] == ["0.5", "0.25"]
 
 
 def test_a_metric_named_like_a_formula_keeps_its_column_when_a_run_is_resumed(tmp_path):

@@ -55,7 +55,7 @@ def test_a_report_has_the_losses_sums_and_rates_of_all_phases():
     sink = FakeSink()
     trainer = duel(batch_size=6, order={"accumulate": 2}, report_every=3)
     for group, part in zip(trainer.stepper.optimizer.param_groups, Duel.phases, strict=True):
-        group["part"] = part
+        group["name"] = part
     trainer.stepper.__post_init__()
     trainer.fit([sink])
     report = sink.reports[0]

@@ -20,7 +20,15 @@ from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.step import CountWeights, Passes, Stepper
 from framework.train.weights import Average
-from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model, make_trainer
+from tests.fakes import (
+    CPU,
+    FakeClock,
+    FakeSink,
+    SkippingPrecision,
+    make_data,
+    make_model,
+    make_trainer,
+)
 from tests.parallel.launching import of_two_ranks
 from tests.train.counted import (
     BATCH_SIZE,
@@ -79,6 +87,20 @@ def test_every_group_follows_the_schedule_from_its_own_rate():
     assert all(second == pytest.approx(10 * first) for first, second in rates)
     assert rates[2][0] < rates[1][0] < rates[0][0]
     assert stepper.rate == rates[2][0]
+
+
+def test_the_rate_of_each_group_is_reported_by_its_name():
+    model, sink = make_model(), FakeSink()
+    first, *rest = model.parameters()
+    groups = [{"params": [first], "name": "head", "lr": 0.5}, {"params": rest, "until": 0.5}]
+    optimizer = torch.optim.SGD(groups, lr=0.25)
+    parts = {"model": model, "optimizer": optimizer, "report_every": 1, "sinks": [sink]}
+    make_trainer(make_data(8), 4, schedule=lambda step, _: 1 / (1 + step), **parts).fit()
+    reported = [dict(report.rates) for report in sink.of("train")]
+    assert reported == [{"head": 0.5, "group 1": 0.25}, {"head": 0.25, "group 1": 0.0}]
+    sink = FakeSink()
+    make_trainer(make_data(4), 4, sinks=[sink]).fit()
+    assert [report.rates for report in sink.of("train")] == [{}]
 
 
 def test_a_group_stops_after_its_share_of_the_steps():

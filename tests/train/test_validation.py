@@ -14,7 +14,7 @@ from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
-from framework.train.checkpoint import Saved
+from framework.train.checkpoint import CheckpointFolder, Saved, newest_state
 from framework.train.parts import GivenOutputs, OutputRecorder, evaluate, is_better, record_losses
 from framework.train.watching import Goal
 from tests.fakes import (
@@ -144,13 +144,14 @@ class ValidatesTo:
         return new["loss"] < old["loss"]
 
 
-def validated(*losses, checkpoints=None, **parts):
+def validated(*losses, checkpoints=None, state=None, **parts):
     """Return a Trainer that has validated after each step to one of these losses."""
     parts = {"val": FakeLoader(make_data(4), 4), "objective": ValidatesTo(*losses), **parts}
     checkpoints = checkpoints or FakeCheckpoints()
-    trainer = make_trainer(
-        make_data(4), 4, epochs=len(losses), checkpoints=checkpoints, lr=0.01, **parts
-    )
+    parts = {"epochs": len(losses), "checkpoints": checkpoints, **parts}
+    trainer = make_trainer(make_data(4), 4, lr=0.01, **parts)
+    if state is not None:
+        trainer.load_state_dict(state)
     trainer.fit()
     return trainer
 
@@ -166,7 +167,7 @@ def test_the_best_is_saved_as_best_and_remembered_with_its_step():
 class RefusesBest(FakeCheckpoints):
     """A full disk takes no weights of step 2."""
 
-    def save(self, step, state, weights, best, final):
+    def save(self, step, state, weights, best, final, ranked=()):
         super().save(step, state, weights, best, final)
         return Saved(None, best and step != 2)
 
@@ -175,6 +176,45 @@ def test_a_best_that_the_disk_has_refused_is_not_the_best():
     trainer = validated(3.0, 1.0, 2.0, 2.5, checkpoints=RefusesBest())
     assert [best for _, _, best in trainer.parts.checkpoints.saved] == [True, True, True, False]
     assert trainer.best == trainer.state_dict()["best"] == {"loss": 2.0, "step": 3}
+
+
+def test_a_validation_before_the_first_step_changes_no_step_and_may_be_the_best():
+    sink = FakeSink()
+    losses = (1.0, 4.0, 3.0)
+    trainer = validated(*losses, epochs=2, validate_first=True, report_every=1, sinks=[sink])
+    assert [report.step for report in sink.of("val")] == [0, 1, 2]
+    assert sink.of("val")[0].left_s is None
+    assert trainer.best == {"loss": 1.0, "step": 0}
+    assert [best for _, _, best in trainer.parts.checkpoints.saved] == [True, False, False]
+    other = FakeSink()
+    plain = validated(4.0, 3.0, report_every=1, sinks=[other])
+    assert same(weights(plain), weights(trainer))
+    assert [own.means for own in other.of("train")] == [own.means for own in sink.of("train")]
+    first = trainer.parts.checkpoints.saved[0][0]
+    resumed = validated(4.0, 3.0, epochs=2, validate_first=True, state=first)
+    assert same(weights(resumed), weights(trainer))
+
+
+def test_the_weights_of_the_k_best_are_kept_by_their_steps_also_after_a_resume(tmp_path):
+    def kept(*losses, state=None, **options):
+        parts = {"val": FakeLoader(make_data(4), 4), "objective": ValidatesTo(*losses)}
+        folder = CheckpointFolder(tmp_path, {}, 2, None, print)
+        epochs = len(losses) + (state is not None and state["progress"]["epoch"])
+        plan = {"epochs": epochs, "keep_best": 2, **options}
+        trainer = make_trainer(make_data(4), 4, checkpoints=folder, lr=0.01, **parts, **plan)
+        if state is not None:
+            trainer.load_state_dict(state)
+        trainer.fit()
+        files = sorted(path.name for path in folder.folder.glob("best*"))
+        return [int(own["step"]) for own in trainer.bests], files
+
+    assert kept(5.0, 4.0, 6.0, 4.5) == ([2, 4], ["best-00000002.pt", "best-00000004.pt", "best.pt"])
+    best, other = (torch.load(tmp_path / f"checkpoints/best{own}.pt") for own in ("", "-00000002"))
+    assert same(best, other)
+    state = newest_state(tmp_path).state
+    assert kept(4.25, state=state) == ([2, 5], ["best-00000002.pt", "best-00000005.pt", "best.pt"])
+    state = newest_state(tmp_path).state
+    assert kept(9.0, state=state, keep_best=1) == ([2], ["best.pt"])
 
 
 def test_a_validation_that_is_nan_is_said_once_and_a_number_is_better():

@@ -1,6 +1,7 @@
 """Watchers and the pace of a run, and who makes whom wait."""
 
 import json
+import math
 import random
 from types import SimpleNamespace
 
@@ -130,6 +131,17 @@ def test_patience_ends_a_run_without_a_better_validation_even_if_it_resumes(resu
     second.load_state_dict(first.state_dict())
     given += reasons(second, values[resumed_after:], resumed_after + 1)
     assert given == [None] * 5 + ["no better f1 in 2 validations (best: 0.6 after step 4)"]
+
+
+def test_a_gain_of_no_more_than_min_delta_is_no_gain():
+    stop = EarlyStop(2, F1, min_delta=0.25)
+    ends = "no better f1 in 2 validations (best: 0.5 after step 2)"
+    assert reasons(stop, [math.nan, 0.5, 0.75, 0.625]) == [None, None, None, ends]
+    lower = EarlyStop(1, Goal("f1", False), min_delta=0.25)
+    ends = "no better f1 in 1 validations (best: 0.5 after step 2)"
+    assert reasons(lower, [1.0, 0.5, 0.25])[-1] == ends
+    with pytest.raises(ValueError, match=r"min_delta = 0\.1 needs a goal"):
+        EarlyStop(2, min_delta=0.1)
 
 
 def test_the_time_budget_ends_a_run_at_a_report_or_a_validation():

@@ -281,7 +281,7 @@ def settings_of(probe: Probe) -> dict[str, Any]:
         "shuffle": config["shuffle"],
         "block": config["order"].get("block_records"),
         "staged": config["data"].get("stage") in ("ram", "device"),
-        "compiled": config["compile"],
+        "compiled": bool(config["compile"]),
         "select": config["select"],
     }
 
