@@ -8,6 +8,7 @@ from pathlib import Path
 
 from framework import __version__, errors
 from framework.cli.arguments import literal
+from framework.cli.other_words import refuse_options
 from framework.cli.signals import closed_output_code
 from framework.system.stopping import ends_on_signals, leave
 
@@ -104,6 +105,8 @@ def _dispatch(arguments: list[str]) -> int:
         raise errors.ConfigError(120, command, what, f"choose {', '.join(COMMANDS)}")
     if command not in AS_TYPED:
         rest = [literal(word) for word in rest]
+    if command == "train" or command in LIKE_TRAIN:
+        refuse_options(rest)
     return _start(command, rest)
 
 

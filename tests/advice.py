@@ -57,7 +57,11 @@ def try_advice(words: tuple[str, ...], line: str, again: Callable[[list[str]], s
         return
     path = Path(os.environ.pop(ASKED))  # not for what is tried
     try:
-        for command in _ways(list(words), error[4]):
+        kept = list(words)
+        if error[4].startswith("write "):  # instead of the refused word
+            refused = {error[2].split(" = ")[0], *error[2].split()}
+            kept = [word for word in kept if not {word, _key(word)} & refused]
+        for command in _ways(kept, error[4]):
             tried = Tried(error[1], error[2], error[4], command, again(command))
             with open(path, "a") as file:
                 file.write(json.dumps(tried) + "\n")

@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import yaml
@@ -20,10 +21,22 @@ from framework import errors
 from framework.cli import precedence
 from framework.cli.arguments import quoted
 from framework.cli.hydra_session import hydra_session, own_folders
+from framework.cli.other_words import VALUES, advice, our_words
+from framework.config.schema import DATA_RULES, option_rules
 from framework.config.targets import CONF, ROOT, parameters_of
+from framework.system.run_dir import flat
 from framework.system.user_code import pip_install
 
 Words = Sequence[str]
+MOST_LINES = 80  # of a page without its choices' keys; a longer one is shortened
+COLUMNS = 100
+# The keys that a shortened page explains; it only names the others.
+EVERYDAY = (
+    *("data.train", "data.val", "dataset", "source", "epochs", "max_steps", "batch_size"),
+    *("optim.lr", "accumulate", "clip_norm", "ema_decay", "seed", "device", "compile", "limit"),
+    *("workers.num", "validate_every", "checkpoint.every_steps", "stop.patience", "resume.run"),
+    *("init.weights", "allow_targets"),
+)
 # Hydra says "load" for one of a list, as in sink=[consle]
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '([^']+)'")
 UNKNOWN_KEY = re.compile(
@@ -37,6 +50,7 @@ HEADER = """usage: paceline {command} [group=choice] [key=value] ...
 
   -m                a sweep: every combination of comma-separated values (key=a,b)
   --help            this page; with group=choice also the keys of that choice
+  --help all        every choice and every key, each on a line of its own
   --cfg job         print the configuration and stop
   --cfg job --resolve     print the configuration with every ${{...}} resolved
   --explain KEY     print what sets KEY, or each key below it: a file or a word of the command line
@@ -49,26 +63,71 @@ Your own choices are found here, in recipes/NAME.yaml, conf/model/NAME.yaml, ...
 def help_text(command: str, config_dir: str | None, arguments: Words = ()) -> str:
     """Return every group, which is a folder of files, every choice with its file's first comment,
     the keys of the command, and the keys of every choice that ``arguments`` name.
+
+    A page of more than ``MOST_LINES`` lines is shortened unless ``all`` is one of the arguments.
     """
-    words = ""
-    if command == precedence.TRAIN:
-        words = "\nexperiment=NAME is another word for recipes=NAME."
-    page = [HEADER.format(command=command, words=words)]
-    keys_of_choices: list[str] = []
-    for group, defaults in _groups(command).items():
-        texts: dict[str, str] = {}  # of the files
+    choices: dict[str, dict[str, str]] = {}  # the text of each file, by group and choice
+    for group in _groups(command):
         ours = (ROOT / group, CONF / group)
         for folder in (*ours, *map(Path, own_folders(group, config_dir))):
             for path in sorted(filter(Path.is_file, folder.glob("*.yaml"))):
+                texts = choices.setdefault(group, {})
                 texts[path.stem] = path.read_text("utf-8", "replace")
-        if not texts:
-            continue
+    # the block between ``# keys`` and ``hydra:``
+    text = (CONF / f"{command}.yaml").read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
+    text = text.split("\nhydra:", 1)[0]
+    words = ""
+    if command == precedence.TRAIN:
+        words = "\nexperiment=NAME is another word for recipes=NAME."
+    page = HEADER.format(command=command, words=words).splitlines()
+    whole = [*page, "", *_whole_page(command, choices, text)]
+    if len(whole) > MOST_LINES and "all" not in arguments:
+        whole = [*page, "", *_short_page(command, choices, text)]
+    whole += _keys_of_choices(choices, arguments)
+    return re.sub(r" \[C\d+\]", "", "\n".join(whole))  # numbers of errors
+
+
+def _whole_page(command: str, choices: dict[str, dict[str, str]], text: str) -> list[str]:
+    page: list[str] = []
+    for group, texts in choices.items():
         width = max(map(len, texts))
         page.append(group)
-        for name, text in texts.items():
-            default = " (default)" * (name in defaults)
-            page.append(f"  {name:{width}}  {_first_comment(text)}{default}")
+        for name, choice in texts.items():
+            default = " (default)" * (name in _groups(command)[group])
+            page.append(f"  {name:{width}}  {_first_comment(choice)}{default}")
         page.append("")
+    return [*page, "keys", *(f"  {line}" for line in text.splitlines() if line.strip())]
+
+
+def _short_page(command: str, choices: dict[str, dict[str, str]], text: str) -> list[str]:
+    """Return the names of all choices and keys, and what the everyday keys are for."""
+    page = ["groups and their choices, with a * behind the default"]
+    settings: dict[str, Any] = flat(yaml.safe_load(text))
+    explained = [key for key in EVERYDAY if key in settings]
+    width = max(map(len, choices))
+    for group, texts in choices.items():
+        defaults = _groups(command)[group]
+        for name in filter(texts.get, defaults):
+            own = flat({group: yaml.safe_load(texts[name])})
+            explained += [key for key in EVERYDAY if key in own]
+            settings = own | settings
+        names = " ".join(errors.printable(name) + "*" * (name in defaults) for name in texts)
+        page += wrap(f"  {group:{width}}  {names}", COLUMNS, subsequent_indent=" " * (width + 4))
+    page += ["", "keys and their defaults"]
+    rules = {**DATA_RULES, **option_rules("optim"), **option_rules(command)}
+    lines = {key: f"{key}: {_shown(settings[key])}" for key in EVERYDAY if key in explained}
+    width = max(map(len, lines.values()))
+    for key, setting in lines.items():
+        about = (rules[key].help or rules[key].means).partition("; ")[0]
+        page.append(f"  {setting:{width}}  {about}")
+    more = [key for key in flat(yaml.safe_load(text)) if key not in explained]
+    names = wrap(" ".join(more), COLUMNS, initial_indent="  ", subsequent_indent="  ")
+    return [*page, "", "more keys, which --help all explains", *names]
+
+
+def _keys_of_choices(choices: dict[str, dict[str, str]], arguments: Words) -> list[str]:
+    shown: list[str] = []
+    for group, texts in choices.items():
         named: dict[str, None] = {}  # by the words: two for ``sink=[console,jsonl]``
         for word in arguments:
             key, _, value = word.lstrip("+").partition("=")
@@ -77,23 +136,19 @@ def help_text(command: str, config_dir: str | None, arguments: Words = ()) -> st
         for name in named:
             title = f"\n{group}={errors.printable(name)}: "
             lines = texts.get(name, "").splitlines()
-            shown = [own for own in lines if own.strip() and not own.startswith(("#", "_target_:"))]
-            if shown:
-                keys_of_choices.append(title + _first_comment(texts[name]))
+            keys = [own for own in lines if own.strip() and not own.startswith(("#", "_target_:"))]
+            if keys:
+                shown.append(title + _first_comment(texts[name]))
                 # A recipe's keys are top-level. The keys of any other choice belong to its group.
                 if "# @package _global_" not in lines:
-                    shown = [f"{group}:", *(f"  {own}" for own in shown)]
-                keys_of_choices += [f"  {errors.printable(own)}" for own in shown]
+                    keys = [f"{group}:", *(f"  {own}" for own in keys)]
+                shown += [f"  {errors.printable(own)}" for own in keys]
             elif name in texts:
-                keys_of_choices.append(f"{title}has no keys")
+                shown.append(f"{title}has no keys")
             elif name not in ("", "null"):
                 hint = errors.did_you_mean(name, list(texts))
-                keys_of_choices.append(f"{title}no such choice{hint}")
-    # the block between ``# keys`` and ``hydra:``
-    text = (CONF / f"{command}.yaml").read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
-    keys = [f"  {line}" for line in text.split("\nhydra:", 1)[0].splitlines() if line.strip()]
-    text = "\n".join([*page, "keys", *keys, *keys_of_choices])
-    return re.sub(r" \[C\d+\]", "", text)  # numbers of errors
+                shown.append(f"{title}no such choice{hint}")
+    return shown
 
 
 def _first_comment(text: str) -> str:
@@ -129,6 +184,12 @@ def explain(
 ) -> errors.PacelineError:
     """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe; R112 for a plugin."""
     text = str(error)
+    for word in arguments if command == "train" else ():
+        key, _, value = word.partition("=")  # a group of ours, such as precision=16
+        if key in _groups(command) and value in VALUES.get(key, ()):
+            what = "is called differently here"
+            fix = advice(our_words(key, value))
+            return errors.ConfigError(104, f"{key} = {value}", what, fix)
     if match := UNKNOWN_CHOICE.search(text):
         name = match[1]
         group, _, choice = name.partition("/")
@@ -215,6 +276,11 @@ def unknown_key(
     if name in taken:
         what = f"is not in the configuration, though {target} takes it"
         return errors.ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
+    typed = next((word for word in arguments if word.lstrip("+~").startswith(f"{key}=")), "")
+    value = typed.partition("=")[2]
+    if command == "train" and value and (ours := our_words(key, value)):
+        what = "is called differently here"
+        return errors.ConfigError(102, f"{key} = {value}", what, advice(ours))
     known += [*own_keys, *(f"{place}.{other}" for other in taken)]
     hint = errors.did_you_mean(key, known)
     if not hint and "." not in key:

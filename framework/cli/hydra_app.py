@@ -180,7 +180,8 @@ def run_app(command: str, words: list[str], task: Task, result: Result = lambda 
     # The shell completion takes the program's name from here.
     sys.argv = [f"paceline {command}" if not args.shell_completion else "paceline", *words]
     try:
-        with hydra_session(command, config_dir) as hydra, _without_new_folders(command, words):
+        folders = _without_new_folders(command, words, codes)
+        with hydra_session(command, config_dir) as hydra, folders:
             _do(hydra, command, args, job)
     except JobFailed as error:
         codes.append(*error.args)
@@ -253,8 +254,11 @@ def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
 
 
 @contextmanager
-def _without_new_folders(command: str, words: list[str]) -> Generator[None]:
-    """Remove the directories that Hydra makes for this command, if it fails and they are empty."""
+def _without_new_folders(command: str, words: list[str], codes: list[int]) -> Generator[None]:
+    """Remove the directories that Hydra makes for this command, if it fails and they are empty.
+
+    ``codes`` gets the exit codes of its jobs inside the block.
+    """
     typed = [arguments.typed_value(words, key) for key in ("hydra.run.dir", "hydra.sweep.dir")]
     places = [place.strip("'\"") for place in typed if place]
     for folder in ("outputs", f"outputs/{command}"):
@@ -274,6 +278,8 @@ def _without_new_folders(command: str, words: list[str]) -> Generator[None]:
     try:
         with undone(remove):
             yield
+        if any(codes):
+            remove(None)
     except Exception:
         remove(None)
         raise

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import re
 import signal
@@ -25,6 +26,7 @@ from framework.cli.tables import print_run
 from framework.config.schema import AFTER_STEP, Rule
 from framework.errors import ConfigError
 from framework.system.run_dir import ENDED, NEXT_FACTS, redacted, write_object
+from framework.system.run_log import OWN
 from framework.system.stopping import message_if_stopped, undone
 from framework.system.user_code import user_error
 
@@ -270,7 +272,14 @@ def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
     with suppress(errors.PacelineError, OSError):
         _write_end(outcome, run_dir)
     print_run(run_dir, outcome.code, short)
+    log_end(outcome)
     return report_failure(outcome)
+
+
+def log_end(outcome: RunOutcome) -> None:
+    """Write to ``train.log`` how a process of a run ended."""
+    is_good = outcome.code in (0, errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED)
+    OWN.log(logging.INFO if is_good else logging.ERROR, "%s", outcome.reason)
 
 
 def discard_if_empty(run_dir: Path) -> None:

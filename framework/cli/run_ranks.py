@@ -31,6 +31,7 @@ from framework.run import run
 from framework.store.staging import remove_leftovers
 from framework.system import durable, stopping
 from framework.system.run_dir import note, noted
+from framework.system.run_log import OWN, logged
 
 Config = dict[str, Any]
 
@@ -41,6 +42,7 @@ LASTING = [kind.exit_code for kind in (*FAULTS, errors.UserCodeError)]
 
 def _say(text: str) -> None:
     errors.say(text, sys.stderr)
+    OWN.info("%s", text)
 
 
 def _note(text: str) -> None:
@@ -170,11 +172,13 @@ def run_shared(composed: RankedJob | None) -> int:
         return _train(job, StopSignals(of_rank=True))
 
     job = composed or read_job(share_text(None))
-    ended = job.outcome(share_and_train)
-    if composed is not None:
-        outcome.conclude(ended, Path(job.run_dir), short=False)
-    else:
-        outcome.report_failure(ended)
+    with logged(Path(job.run_dir)):
+        ended = job.outcome(share_and_train)
+        if composed is not None:
+            outcome.conclude(ended, Path(job.run_dir), short=False)
+        else:
+            outcome.log_end(ended)
+            outcome.report_failure(ended)
     end_useless()
     return ended.code
 
@@ -304,12 +308,16 @@ def train_rank(path: str) -> NoReturn:
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if os.environ["RANK"] == "0" and restarts != "0":
         count = f"{restarts} of {config['parallel']['max_restarts']}"
-        _note(f"a rank was lost; all start again ({count}), from the newest state")
+        with logged(Path(job.run_dir)):
+            _note(f"a rank was lost; all start again ({count}), from the newest state")
     if not config["resume"]["run"]:  # a restarted rank continues from what was saved here before
         resume = {**config["resume"], "run": job.run_dir, "auto": True}
         job = job._replace(config={**config, "resume": resume})
     signals = StopSignals(of_rank=True)
-    code = _written(result, job.outcome(_train, signals))
+    with logged(Path(job.run_dir)):
+        ended = job.outcome(_train, signals)
+        outcome.log_end(ended)
+    code = _written(result, ended)
     if code not in (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED):
         stopping.leave(code)
     # stopped on another host: this host's launcher, which waits for nobody, has to know

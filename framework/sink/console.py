@@ -42,7 +42,8 @@ class ConsoleSink(Sink):
         if report.split != "train":
             means = report.means.items()
             metrics = "  ".join(f"{report.split} {name} {value:.4f}" for name, value in means)
-            self._console.print(f"epoch {epoch}  step {report.step}  {metrics}")
+            line = f"epoch {epoch}  step {report.step}  {metrics}"
+            self._console.print(line, soft_wrap=True)  # a reader of a pipe needs it whole
         elif time.monotonic() - self._drawn_at > REFRESH_S:
             self._drawn_at = time.monotonic()
             # The parts that fit, the most important ones first.

@@ -28,6 +28,7 @@ REPORTS = "metrics.jsonl"
 SUMMARY = "summary.json"
 ENDED = "exit.json"
 RESOLVED = "resolved.json"
+LOG = "train.log"
 OBJECTS = (FACTS, SUMMARY, ENDED)
 SIGNED = re.compile(r"(run|run\.next|summary|exit|resolved(\.\d+)?)\.json")
 DIGEST = "digest"
@@ -37,7 +38,7 @@ TRACKED = "wandb"  # a folder in which Weights & Biases links to files of its ow
 # What a run writes to.
 LOGS = ("tensorboard", TRACKED)
 FOLDERS = (*LOGS, "checkpoints", "curves", "outbox", "pictures", "profile", "replay")
-FILES = (*MARKS, NEXT_FACTS, RESOLVED, "config.yaml", "debug.log", "report.html", "run.lock")
+FILES = (*MARKS, NEXT_FACTS, RESOLVED, LOG, "config.yaml", "debug.log", "report.html", "run.lock")
 LONGEST = 500  # characters of a shown text: a configuration may hold a whole file
 LEAST_LETTERS = 4  # shorter values are no secrets, and are part of every other word
 REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")

@@ -2,8 +2,11 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-from framework.cli.explain import help_text
+from framework.cli.explain import EVERYDAY, MOST_LINES, help_text
+from framework.config.targets import CONF
+from framework.system.run_dir import flat
 from tests.cli.command import paceline
 
 
@@ -15,11 +18,26 @@ def chosen(command, *words, config_dir=None):
 
 
 def test_every_choice_and_key_has_a_line():
-    done = paceline("train", "--help")
+    done = paceline("train", "--help", "all")
     assert done.code == 0, done.err
     lines = [line.split() for line in done.out.splitlines()]
     explained = {words[0] for words in lines if len(words) > 2}
     assert {"hdf5", "dali", "plain", "none", "ddp", "amp", "cifar10", "batch_size:"} <= explained
+
+
+def test_the_first_page_is_short_and_names_every_choice_and_key():
+    page = help_text("train", None)
+    assert len(page.splitlines()) <= MOST_LINES
+    names = set(re.findall(r"[\w.]+", page))
+    whole = yaml.safe_load((CONF / "train.yaml").read_text())
+    assert {key for key in flat(whole) if not key.startswith(("defaults", "hydra"))} <= names
+    groups = [group for entry in whole["defaults"][1:] for group in entry]
+    assert {path.stem for group in groups for path in CONF.glob(f"{group}/*.yaml")} <= names
+
+
+def test_a_short_page_explains_only_keys_that_are_there():
+    page = help_text("train", None)
+    assert [key for key in EVERYDAY if f"\n  {key}: " not in page] == []
 
 
 @pytest.mark.parametrize(

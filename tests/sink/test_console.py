@@ -93,3 +93,9 @@ def test_a_line_of_a_validation_set_names_it_and_leaves_arrays_out(write):
     text = "".join(write(replace(VAL, split="val.clean", arrays=arrays)))
     assert "val.clean accuracy 0.7500" in text
     assert "confusion" not in text
+
+
+def test_a_line_in_a_pipe_is_whole_however_many_metrics_it_has(write):
+    means = {f"metric_{number}": 0.5 for number in range(20)}
+    (line,) = write(replace(VAL, means=means)).err.splitlines()
+    assert line.endswith("val metric_19 0.5000")

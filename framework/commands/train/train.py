@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +21,7 @@ from framework.cli.arguments import Grant, granted, typed_value
 from framework.cli.hydra_app import checked, run_app
 from framework.cli.hydra_session import as_written, stamp
 from framework.cli.outcome import conclude, discard_if_empty, recorded_if_stopped
+from framework.cli.precedence import last
 from framework.cli.run_records import LOCK
 from framework.cli.signals import StopSignals
 from framework.cli.tables import metrics_words, print_table
@@ -31,7 +34,8 @@ from framework.measure import statistics
 from framework.parallel.processes import rank_environment
 from framework.system import run_dir as run_files
 from framework.system.durable import locked, remove_leftovers, uninterrupted, write_text
-from framework.system.run_dir import ENDED, FACTS, SUMMARY
+from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY
+from framework.system.run_log import OWN, logged
 from framework.system.safe_text import SafeConsole
 from framework.system.stopping import undone
 
@@ -39,7 +43,8 @@ Config = dict[str, Any]
 PATIENCE_S = 60.0  # how long a requeued job waits for the job before it
 CLAIMED = (FACTS, "config.yaml", run_files.RESOLVED)
 # Files of a run that failed before its first step. ``exit.json``, which says so, is removed last.
-LEFT_BY_FAILED = (*CLAIMED, "debug.log", ENDED)
+LEFT_BY_FAILED = (*CLAIMED, run_files.LOG, "debug.log", ENDED)
+BEGUN = "tensorboard"  # has a file before the first step
 STOPPED = (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED, errors.EXIT_TERMINATED)
 
 
@@ -65,6 +70,7 @@ class TypedTrain(NamedTuple):
     grant: Grant  # the packages whose classes may be called
     config_dir: str | None  # the folder of ``--config-dir``, absolute
     jobs: list[SweepJob]  # the run, or the jobs of a sweep so far
+    started_ns: int  # by the clock of files
 
 
 class SweepStopped(BaseException):  # after an Exception Hydra would start the next job
@@ -86,7 +92,8 @@ def main(arguments: list[str]) -> int:
         return run_shared(None)
     words = resumed(arguments)
     config_dir = typed_value(words, "--config-dir", "-cd")
-    typed = TypedTrain(granted(arguments), config_dir and os.path.abspath(config_dir), [])
+    place = config_dir and os.path.abspath(config_dir)
+    typed = TypedTrain(granted(arguments), place, [], time.time_ns())
     job = partial(_job, typed)
     if is_rank:
         return run_app("train", words, job)
@@ -137,6 +144,10 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]
     is_sweep = hydra.mode == RunMode.MULTIRUN
     number = int(hydra.job.num) if is_sweep else 0
+    # whether Hydra has made it for this job
+    is_new = run_dir.stat().st_ctime_ns >= typed.started_ns and not any(run_dir.iterdir())
+    # jobs that a launcher ran elsewhere are known by their directories alone
+    is_basic = hydra.runtime.choices.get("hydra/launcher") == "basic"
     try:
         config, allowed = checked(cfg, typed.grant)
         _check_start(config, hydra.runtime.choices.get("hydra/sweeper", "basic"), is_sweep)
@@ -157,18 +168,36 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
             repeated = [word for word in overrides if not word.lstrip("+").startswith(others)]
             claim(run_dir, cfg, repeated, typed.config_dir, is_sweep)
             typed.jobs.append(SweepJob(number, run_dir, overrides))
-            with recorded_if_stopped(run_dir):
-                # torch is loaded only for a configuration that is sound
-                from framework.cli.run_ranks import RankedJob, run_here, run_shared  # noqa: PLC0415
+            with logged(run_dir):
+                for note in last().notes:
+                    OWN.info("note: %s", note)
+                outcome = None
+                with recorded_if_stopped(run_dir):
+                    # torch is loaded only for a configuration that is sound
+                    from framework.cli.run_ranks import (  # noqa: PLC0415
+                        RankedJob,
+                        run_here,
+                        run_shared,
+                    )
 
-                job = RankedJob(config, str(run_dir), allowed)
-                if "RANK" in os.environ:
-                    return run_shared(job)
-                outcome = job.outcome(run_here, meeting, is_sweep)
-            with uninterrupted():
-                code = conclude(outcome, run_dir, short=is_sweep)
+                    job = RankedJob(config, str(run_dir), allowed)
+                    if "RANK" in os.environ:
+                        code = run_shared(job)
+                    else:
+                        outcome = job.outcome(run_here, meeting, is_sweep)
+                if outcome is not None:
+                    with uninterrupted():
+                        code = conclude(outcome, run_dir, short=is_sweep)
+            if is_new and is_basic and (reason := _failed_start(run_dir)):
+                typed.jobs[-1] = typed.jobs[-1]._replace(refusal=reason)
+                with uninterrupted():
+                    _remove_all(run_dir, (*LEFT_BY_FAILED, REPORTS))
+                    shutil.rmtree(run_dir / BEGUN, ignore_errors=True)
+        if is_new:
+            discard_if_empty(run_dir)
     except PacelineError as error:
-        discard_if_empty(run_dir)
+        if is_new:
+            discard_if_empty(run_dir)
         print(error, file=sys.stderr)
         if not typed.jobs or typed.jobs[-1].run_dir != run_dir:  # it has not begun
             typed.jobs.append(SweepJob(number, run_dir, overrides, str(error)))
@@ -178,6 +207,17 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     if is_sweep:
         StopSignals.end_again()
     return code
+
+
+def _failed_start(run_dir: Path) -> str:
+    """Return why a run failed if it took no step and left nothing of value, else an empty text."""
+    ending = run_files.read_object(run_dir / ENDED)
+    has_result = bool(ending.get("step") or ending.get("checkpoint"))
+    if not ending.get("code") or ending["code"] in STOPPED or has_result:
+        return ""
+    left = {path.name for path in run_dir.iterdir() if path.name != REPORTS or path.stat().st_size}
+    is_ours = left <= {*LEFT_BY_FAILED, LOCK, BEGUN} - {"debug.log"}  # to which a line points
+    return str(ending.get("reason", "failed")) if is_ours else ""
 
 
 def _check_start(config: Config, sweeper: str | None, is_sweep: bool) -> None:
@@ -317,4 +357,5 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
         if result.proved:
             text = f"fastest: {name} ({result.words})"
         console.print(text, soft_wrap=True)
-    console.print(f"sweep directory: {jobs[0].run_dir.parent}", soft_wrap=True)
+    if jobs[0].run_dir.parent.exists():  # not if no job has begun
+        console.print(f"sweep directory: {jobs[0].run_dir.parent}", soft_wrap=True)
