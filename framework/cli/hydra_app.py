@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from framework.cli import arguments
+from framework.cli import arguments, devices_launcher
 from framework.cli.explain import Words, explain, explained, help_text, print_origins
 from framework.cli.hydra_session import IsSweep, hydra_session, resolved, stamp
 from framework.cli.precedence import DATA_PATHS, last
@@ -143,15 +143,18 @@ def _unused(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "source", "is used only by recipes that pack it", fix
 
 
-class JobFailed(Exception):
-    """A job of a sweep failed in another process of a launcher, and has printed why."""
-
-
-def run_app(command: str, words: list[str], task: Task, result: Result = lambda _: None) -> int:
+def run_app(
+    command: str,
+    words: list[str],
+    task: Task,
+    result: Result = lambda _: None,
+    typed: Words | None = None,
+) -> int:
     """Compose ``conf/<command>.yaml`` and run the task on it, or on every job of a sweep.
 
-    ``task`` returns an exit code, and ``result`` what a sweeper that searches optimizes. Return the
-    first exit code that is not 0.
+    ``task`` returns an exit code, and ``result`` what a sweeper that searches optimizes. ``typed``
+    are the words of the command line, if ``words`` has some of a file. Return the first exit code
+    that is not 0, or that of the signal which has stopped a sweep.
     """
     config_dir = arguments.config_dir_of(words)
     if "--help" in words or "-h" in words:
@@ -161,6 +164,9 @@ def run_app(command: str, words: list[str], task: Task, result: Result = lambda 
     if key is not None or "--explain" in words:
         return print_origins(command, arguments.without_options(words), key or "", config_dir)
     args = _parsed(words)
+    sweep = devices_launcher.DevicesLauncher
+    sweep.command = (command, *(words if typed is None else typed))
+    sweep.ended.clear()
     codes: list[int] = []
     unforeseen: list[Exception] = []
     home = os.getpid()
@@ -174,7 +180,7 @@ def run_app(command: str, words: list[str], task: Task, result: Result = lambda 
             unforeseen.append(error)
             raise
         if codes[-1] and os.getpid() != home:
-            raise JobFailed(codes[-1])
+            raise devices_launcher.JobFailed(codes[-1])
         return result(config)
 
     # The shell completion takes the program's name from here.
@@ -183,13 +189,17 @@ def run_app(command: str, words: list[str], task: Task, result: Result = lambda 
         folders = _without_new_folders(command, words, codes)
         with hydra_session(command, config_dir) as hydra, folders:
             _do(hydra, command, args, job)
-    except JobFailed as error:
+    except devices_launcher.SweepStopped as stop:
+        codes[:] = stop.args
+    except devices_launcher.JobFailed as error:
         codes.append(*error.args)
     except Exception as error:  # a file can make Hydra raise anything
         names_a_file = isinstance(error, OSError) and error.filename
         if error in unforeseen or isinstance(error, PacelineError) or names_a_file:
             raise
         raise explain(command, words, error, config_dir) from error
+    devices_launcher.print_failures()
+    codes += [ended.code for ended in sweep.ended]
     return next((code for code in codes if code), 0)
 
 
@@ -229,6 +239,9 @@ def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
         return
     if args.shell_completion:
         hydra.shell_completion(name, words)
+        return
+    if (asked := devices_launcher.asked_job()) is not None:
+        devices_launcher.run_asked(hydra, name, asked, job)
         return
     is_sweep = args.multirun
     # Hydra refuses ``a=1,2`` for a single run before it reads the file that asks for a sweep.

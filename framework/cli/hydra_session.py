@@ -18,6 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
@@ -26,6 +27,7 @@ from omegaconf.resolvers import oc
 
 from framework.cli import precedence
 from framework.cli.arguments import long_word
+from framework.cli.devices_launcher import DevicesLauncher
 from framework.cli.outcome import time_stamp
 from framework.config.targets import CONF, ROOT, is_below
 from framework.errors import ConfigError
@@ -54,10 +56,11 @@ FROM_FILES = {
     r"run\.dir|sweep\.dir|sweep\.subdir": BELOW,
     r"sweeper\.params\.(?!.*hydra).*": r".*",
     r"sweeper\.(direction|max_batch_size|n_jobs|n_trials|study_name)(\.\d+)?": WORDS,
-    r"launcher\.(array_parallelism|cpus_per_task|gpus_per_node|gres|mem_gb|nodes|partition"
-    r"|tasks_per_node|timeout_min)": WORDS,
+    r"launcher\.(array_parallelism|cores|cpus_per_task|gpus|gpus_per_node|gres|jobs|mem_gb|nodes"
+    r"|partition|tasks_per_node|timeout_min)": WORDS,
     r"launcher\.ray\.(init\.(include_dashboard|num_cpus)|remote\.(num_cpus|num_gpus))": WORDS,
 }
+OWN_LAUNCHER = f"{DevicesLauncher.__module__}.{DevicesLauncher.__name__}"
 OWN = ("overrides.", "runtime.", "job.config_name", "job.override_dirname")  # of the composition
 # OmegaConf has no limit on what it resolves, and ten lines of YAML can ask for a terabyte.
 MOST_REFERENCES = 1000
@@ -122,9 +125,13 @@ def own_folders(group: str, config_dir: str | None) -> list[str]:
 def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hydra"]:
     """Start Hydra for a command and the user's folder; ``hydra.compose`` works inside."""
     plugins = Plugins.instance()
-    for plugin, kind in ((SearchFolders, SearchPathPlugin), (CheckedFolder, ConfigSource)):
+    own = {SearchFolders: SearchPathPlugin, CheckedFolder: ConfigSource, DevicesLauncher: Launcher}
+    for plugin, kind in own.items():
         if plugin not in plugins.discover(kind):
             plugins.register(plugin)
+    # Before 1.4 Hydra makes only its own objects, and those of the package hydra_plugins.
+    is_theirs = Plugins.is_in_toplevel_plugins_module
+    plugins.is_in_toplevel_plugins_module = lambda clazz: clazz == OWN_LAUNCHER or is_theirs(clazz)
     stamp.cache_clear()
     # The value is fixed now, for the processes to which a launcher sends the resolver.
     now = stamp()

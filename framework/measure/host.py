@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 ROOT = Path("/sys/fs/cgroup")
 SYSTEM = Path("/sys")
@@ -21,6 +23,8 @@ UNLIMITED = 1 << 60  # bytes; version 1 of cgroups writes the largest number of 
 NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "9p", "glusterfs", "beegfs", "gpfs", "virtiofs"
 }  # fmt: skip
+# A host or a container without these has no GPU: NVIDIA's, that of Windows for Linux, AMD's.
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 NUM_THREADS = 8  # that read a disk together
 MOST_BYTES = 4 << 20  # more of a huge file or record says nothing new
 
@@ -155,13 +159,27 @@ def num_cores() -> int:
     return max(1, math.ceil(min(allowed, CGROUPS.cores())))
 
 
-def stay_on_gpu_node(device: torch.device) -> None:
+def visible_gpus() -> list[str]:
+    """Return the GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if not any(map(os.path.exists, DRIVERS)):
+        return []
+    import torch  # noqa: PLC0415  # slow to import, and only for a machine with GPUs
+
+    num = torch.cuda.device_count()
+    typed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(num)) if typed is None else typed.split(",")
+    return [name.strip() for name in names][:num]
+
+
+def stay_on_gpu_node(device: "torch.device") -> None:
     """Let one of several ranks on this host run only on the cores of its GPU's NUMA node.
 
     Nothing happens if the system does not name the node, or if none of its cores is allowed.
     """
     if device.type != "cuda" or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == 1:
         return
+    import torch  # noqa: PLC0415  # others use this module without it
+
     # The node is -1 if there is only one. Some versions of torch do not know the bus.
     with suppress(OSError, ValueError, AttributeError):
         gpu = torch.cuda.get_device_properties(device)
@@ -222,6 +240,8 @@ def spare_bytes() -> int:
 
 def machine() -> dict[str, Any]:
     """Return the facts that a measured figure must be read with."""
+    import torch  # noqa: PLC0415  # as above
+
     return {
         "platform": platform.platform(),
         "processor": cpu_info("model name") or platform.processor(),

@@ -27,6 +27,7 @@ NEXT_FACTS = "run.next.json"  # what FACTS will be, once a resumed run has loade
 REPORTS = "metrics.jsonl"
 SUMMARY = "summary.json"
 ENDED = "exit.json"
+JOB_LOG = "job.log"  # what a job of a sweep has printed, if jobs run side by side
 RESOLVED = "resolved.json"
 LOG = "train.log"
 OBJECTS = (FACTS, SUMMARY, ENDED)

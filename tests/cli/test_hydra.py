@@ -171,6 +171,7 @@ def test_a_typed_search_path_is_refused_and_nothing_on_it_imported():
         ("job.chdir", True, False),
         ("job_logging.root.level", "WARNING", True),
         ("launcher.gres", "gpu:4", True),
+        ("launcher.cores", 2, True),
         ("launcher.gres", "gpu:4\ntouch ran", False),
         ("launcher.setup", ["touch ran"], False),
         ("launcher._target_", "evil.Launcher", False),

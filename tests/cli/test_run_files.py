@@ -225,8 +225,10 @@ def test_a_run_that_fails_over_the_environment_does_not_show_it(secret):
     assert SECRET not in done.last_line
 
 
-def test_a_sweep_does_not_write_the_environment(secret):
-    done = paceline(*secret, "-m", "recipes=secret", "seed=1,2", "hydra.sweep.dir=sweep")
+@pytest.mark.parametrize("launcher", ["basic", "devices"])
+def test_a_sweep_does_not_write_the_environment(secret, launcher):
+    words = ("recipes=secret", "seed=1,2", "hydra.sweep.dir=sweep", f"hydra/launcher={launcher}")
+    done = paceline(*secret, "-m", *words)
     assert done.code == 0
     assert leaks("sweep") == []
 

@@ -32,8 +32,10 @@ def ended() -> list[tuple[str, int]]:
 
 
 @needs("hydra_optuna_sweeper")
-def test_a_search_finds_the_best_of_its_trials():
+@pytest.mark.parametrize("launcher", ["basic", "devices"])
+def test_a_search_finds_the_best_of_its_trials(launcher):
     words = ["hydra/sweeper=optuna", "recipes=sweep_search", "hydra.sweeper.n_trials=3"]
+    words += [f"hydra/launcher={launcher}", "hydra.sweeper.n_jobs=2"]
     done = started("train", "-m", *words, *TINY, limit_s=300)
     assert done.code == 0, done.err
     assert ended() == [("finished", 0)] * 3

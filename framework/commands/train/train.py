@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework import errors
 from framework.cli.arguments import Grant, granted, typed_value
+from framework.cli.devices_launcher import DevicesLauncher, LaunchedJob, SweepStopped, asked_job
 from framework.cli.hydra_app import checked, run_app
 from framework.cli.hydra_session import as_written, stamp
 from framework.cli.outcome import conclude, discard_if_empty, recorded_if_stopped
@@ -63,6 +64,13 @@ class SweepJob(NamedTuple):
         words = run_files.read_object(run_dir / FACTS).get("overrides", [])
         return cls(int(number[0]) if number and number[0] else 0, run_dir, words)
 
+    @classmethod
+    def launched(cls, job: LaunchedJob) -> "SweepJob":
+        """Return a job that has run beside others, or was refused."""
+        run_dir = Path(job.answer.get("folder", job.answer["log"]))
+        refusal = "" if (run_dir / FACTS).exists() else job.reason
+        return cls(job.number, run_dir, job.words, refusal)
+
 
 class TypedTrain(NamedTuple):
     """What was typed or exported. A configuration file must not be able to set these."""
@@ -71,10 +79,6 @@ class TypedTrain(NamedTuple):
     config_dir: str | None  # the folder of ``--config-dir``, absolute
     jobs: list[SweepJob]  # the run, or the jobs of a sweep so far
     started_ns: int  # by the clock of files
-
-
-class SweepStopped(BaseException):  # after an Exception Hydra would start the next job
-    """A signal ended a job and with it the sweep."""
 
 
 def main(arguments: list[str]) -> int:
@@ -98,18 +102,16 @@ def main(arguments: list[str]) -> int:
     if is_rank:
         return run_app("train", words, job)
     before = _endings(arguments)
-    stopped = False
-    try:
-        code = run_app("train", words, job, _search_value)
-    except SweepStopped as stop:
-        code = int(str(stop))
-        stopped = True
+    code = run_app("train", words, job, _search_value, arguments)
+    if asked_job() is not None:  # the sweep prints what follows
+        return code
+    typed.jobs.extend(map(SweepJob.launched, DevicesLauncher.ended))
     if not typed.jobs:
         typed.jobs.extend(_jobs_elsewhere(arguments, before))
     if len(typed.jobs) > 1:
         print_sweep(typed.jobs)
         started = [job.run_dir for job in typed.jobs if not job.refusal]
-        if started and not stopped:  # the sweep does not fail if its page does
+        if started and code not in STOPPED:  # the sweep does not fail if its page does
             page = Path(os.path.commonpath([run_dir.parent for run_dir in started]), "report.html")
             report = [sys.executable, "-m", "framework", "report", *map(str, started)]
             subprocess.run([*report, f"page={page}"], check=False)  # noqa: S603
@@ -275,7 +277,7 @@ def claim(
     if not resumed and ending.get("code") and not has_result:
         # The same command is often typed again, with a path or a key corrected.
         left = {path.name for path in run_dir.iterdir()}
-        if left <= {*LEFT_BY_FAILED, LOCK}:
+        if left <= {*LEFT_BY_FAILED, LOCK, run_files.JOB_LOG}:
             _remove_all(run_dir, LEFT_BY_FAILED)
     try:
         (run_dir / FACTS).touch(exist_ok=resumed)
