@@ -128,7 +128,7 @@ def _unused(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "augment.padding_mode", "no image is padded", fix
     if augment.get("flip") == 0:
         yield "augment.alternate", "no image is mirrored", "leave out augment.flip=0, or this"
-    if not config["shuffle"] or order.get("block_records") is None:
+    if not config["shuffle"] or order.get("block_records") is None or "_target_" in order:
         for key in ("order.block_records", "order.window_blocks"):
             fix = "add order=block without shuffle=false, or leave it out"
             yield key, "no blocks are shuffled", fix

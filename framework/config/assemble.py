@@ -34,9 +34,11 @@ from framework.errors import ConfigError, DistributedError, Say, say, words_of
 from framework.measure.clock import ENDING, ProfiledClock, make_clock
 from framework.measure.host import cores_per_rank, stay_on_gpu_node
 from framework.order.batches import Order
+from framework.order.sampler import SamplerOrder
 from framework.order.select import Fold
 from framework.system.memory import keep_freed_memory, use
 from framework.system.rng import choose_algorithms, seed_generators
+from framework.train.checkpoint import is_plain
 from framework.train.noise import VALIDATION, key_noise
 from framework.train.parameter_groups import PARTS, Scaling, optimizer_keys
 from framework.train.weights import is_sharded
@@ -151,6 +153,12 @@ class Assembly:
                 self.sources[split] = agreed
                 if key == "val":
                     self.val_sources[name] = agreed
+        sampler = train.order.sampler
+        if sampler is not None and not is_plain(sampler.state(0, 0)):
+            where = f"order = {config['order']['_target_']}, state_dict"
+            what = "returns more than tensors and plain values"
+            fix = "return numbers, texts, tensors, and lists and dicts of them"
+            raise ConfigError(208, where, what, fix)
         manifests = {name: source.manifest for name, source in self.val_sources.items()}
         # what identifies the validation data, or None, and what decides which weights are learned
         self.validates = resume.validation_data(manifests, config)
@@ -274,7 +282,12 @@ def source_context(
     )
     order_choice = fold = None
     if "_target_" in config["order"]:
-        order_choice = build("order", config["order"], allowed)
+        make, name = partial(build, "order", config["order"], allowed), config["order"]["_target_"]
+        if name.startswith(targets.OURS):
+            order_choice = make()
+        else:
+            takes = [key for key in targets.parameters_of(name) if key not in config["order"]]
+            order_choice = SamplerOrder(make, takes, name, parallel.gather, allowed)
     if config["folds"] is not None:
         fold = Fold(config["fold"], config["folds"], config["fold_by"])
     key, block = "transform", config["transform"]

@@ -329,6 +329,8 @@ def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bo
             what = f"was saved inside an epoch of {before}, this one has {identity}"
             fix = "change them when the epoch has ended"
             raise CheckpointError(104, f"resume = {run}", what, fix)
+        if "order" in resume["allow"]:  # a user's sampler may give other batches
+            state = {**state, "sampler": None}
         trainer.load_state_dict(state)
         if val_changed:
             trainer.stepper.forget_best()

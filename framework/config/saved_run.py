@@ -487,8 +487,10 @@ def open_run(
     """
     saved = read_config(run_dir)
     config = targets.completed({**saved.config, **(changes or {})})
-    used = (*USED_PARTS, "data", "order", "metrics")
-    targets.check_targets({name: config.get(name) for name in used}, allowed)
+    used = {name: config.get(name) for name in (*USED_PARTS, "data", "metrics")}
+    if str(config["order"].get("_target_")).startswith(targets.OURS):  # others train alone
+        used["order"] = config["order"]
+    targets.check_targets(used, allowed)
     return SavedRun(run_dir, config, tuple(allowed), weights, saved, say)
 
 

@@ -17,7 +17,7 @@ from functools import cache, reduce
 from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
-from framework.config.targets import CONF, Config, makes_data, split_of, val_sets, walk
+from framework.config.targets import CONF, PLAIN_ORDER, Config, makes_data, split_of, val_sets, walk
 from framework.errors import ConfigError, did_you_mean
 from framework.parallel.processes import check_virtual_ranks
 from framework.system.run_dir import check_weights_path
@@ -55,7 +55,6 @@ PARTS = (
     *("transform", "augment"),
 )
 BLOCKS = ("order", "workers", "checkpoint", "resume", "init", "best", "stop")  # all keys are ours
-PLAIN_ORDER = ("block_records", "window_blocks")  # keys of an order without a _target_
 NAMED = ("sink", "metrics", "watchers")  # blocks of parts by name, which may be empty
 GROUPS = ("data", *PARTS, *NAMED, *BLOCKS)
 # Groups whose files say the types of keys that only some choices have.

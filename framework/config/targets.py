@@ -43,6 +43,7 @@ BY_NAME = ("metrics", "sink", "watchers")  # places of several blocks by name
 IN_DATA = {"source": "data", "writer": "output", "val_transform": "transform"}
 OURS = "framework."
 SPECIAL = ("_target_", "_args_", "_partial_")
+PLAIN_ORDER = ("block_records", "window_blocks")  # keys of an order without a _target_
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
 UNFOLDED: dict[str, Any] = dict.fromkeys(("fold", "folds", "fold_by"))  # for all records
 # Functions and classes of other libraries that only build a model.
@@ -125,10 +126,15 @@ def _find(path: Path, name: str) -> Signature | None:
             if len(node.bases) == 1 and isinstance(node.bases[0], ast.Name):
                 return _find(path, node.bases[0].id)
             return None
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
-                if (alias.asname or alias.name) == name:  # defined in that module
+                if (alias.asname or alias.name) != name:
+                    continue
+                if not node.level:  # defined in that module
                     return static_signature(f"{node.module}.{alias.name}")
+                base = path.parents[node.level - 1].joinpath(*node.module.split("."))
+                files = (base.with_suffix(".py"), base / "__init__.py")
+                return next((_find(file, alias.name) for file in files if file.is_file()), None)
     return None
 
 
@@ -339,8 +345,12 @@ def completed(config: Config) -> Config:
     """Return a configuration with what its options imply.
 
     A function that ``data.collate`` names becomes a block, and folds of the training data validate.
+    A sampler is not given the keys of the order that it replaces.
     """
-    data = config["data"]
+    data, order = config["data"], config["order"]
+    if "_target_" in order:
+        order = {key: value for key, value in order.items() if key not in PLAIN_ORDER}
+        config = {**config, "order": order}
     if makes_data(data) and isinstance(name := data["source"].get("collate"), str):
         block = {"_target_": name, "_partial_": True}
         data = {**data, "source": {**data["source"], "collate": block}}

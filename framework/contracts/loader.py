@@ -12,6 +12,7 @@ from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import Content, MicroBatches, Source
 from framework.contracts.span import Span
 from framework.contracts.waits import Waits
+from framework.order.batches import GivesBatches
 
 
 class Clock:
@@ -81,6 +82,7 @@ class Loader(Protocol):
 
     num_steps: int  # optimizer steps per epoch
     identity: dict[str, int]  # decides the records of each step; a resumed epoch has the same
+    sampler: GivesBatches | None = None  # of the user's own, if the source has one
     notes: tuple[str, ...] = ()  # what the user should know about it here; printed once
 
     def expect(self, epoch: int, start: int, steps: int) -> None:

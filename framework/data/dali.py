@@ -85,6 +85,9 @@ class DALISource(WorkerSource[BatchReader]):
         manifest = self.store.manifest
         facts = StoreFacts(self.store)
         order = make_order(manifest.num_records, manifest.source, context, facts)
+        if order.sampler is not None:
+            where = "data = dali, order._target_"
+            raise ConfigError(174, where, "DALI must know the largest batch of a sampler", other)
         super().__init__(read, manifest, order, context, "thread", read.padded)
         fields = manifest.fields
         self._names = [name for name, field in fields.items() if field.encoding != "ragged"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -25,23 +25,16 @@ from framework.data.reader import plain
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.order.batches import Order
 from framework.order.draws import record_seeds
+from framework.order.sampler import END, KnowsEpoch, ask_first
 from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import is_users, short_path, user_error
 
 # A frame in the traceback that torch's workers send as text.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
-END: Any = object()  # there is no further batch; None may be one, if a wrong one
 ARRAYS = (Tensor, np.ndarray)
 CUT = (list, *ARRAYS)  # batches of indices that a sampler of single indices may yield
 SLICED = (tuple, range, *CUT)
-
-
-@runtime_checkable
-class KnowsEpoch(Protocol):
-    """A capability of a sampler or Dataset: it shuffles by the epoch, as DistributedSampler."""
-
-    def set_epoch(self, epoch: int) -> Any: ...
 
 
 def loader_source(
@@ -209,15 +202,12 @@ class LoaderSource(Source):
                 return indices.clone()
             return copy(indices) if isinstance(indices, CUT) else indices
 
-        mark = generator_mark()
         batches = map(copied, islice(batches, self.num_batches + self._asks_end))
-        drawn = [*islice(batches, 1)]
-        self._draws_ahead = self._num_parts > 1 or draws or mark != generator_mark()
+        batches, self._draws_ahead = ask_first(batches, self._num_parts > 1 or draws)
         if not self._draws_ahead:
-            yield from drawn
             yield from batches
             return
-        drawn = [*drawn, *batches][: self.num_batches]
+        drawn = [*islice(batches, self.num_batches)]
         are_batches = self._sampled == "batch_sampler"
         if are_batches:
             drawn = [own if isinstance(own, SLICED) else list(own) for own in drawn]

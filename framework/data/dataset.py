@@ -37,6 +37,7 @@ from framework.data.workers import Workers
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.measure.clock import Stopwatch
 from framework.order.draws import record_seeds
+from framework.store.store_facts import StoreFacts
 from framework.system import rng
 from framework.system.user_code import raise_if_user_error, user_error
 
@@ -215,7 +216,8 @@ class DatasetSource(WorkerSource[ItemReader]):
         fix = "choose data=dataloader for a DataLoader or another iterable of batches"
         read = ItemReader(checked(data, where, fix), form, context.seed, title)
         num_records = length_of(data, where)
-        order = make_order(num_records, title, context)
+        labels = data.targets if isinstance(data, KnowsTargets) else None
+        order = make_order(num_records, title, context, StoreFacts(None, labels))
         manifest = Manifest(num_records, {}, classes_of(data), source=f"dataset {title}")
         super().__init__(read, manifest, order, context, "process", form.lengths)
         if self.workers.kind == "thread" and self.workers.num:
@@ -283,6 +285,13 @@ class KnowsClasses(Protocol):
     """A capability of a Dataset: it knows the names of its classes, as torchvision's do."""
 
     classes: Any
+
+
+@runtime_checkable
+class KnowsTargets(Protocol):
+    """A capability of a Dataset: it knows the class of each record, as torchvision's do."""
+
+    targets: Any
 
 
 def split_name(context: SourceContext) -> str:

@@ -63,6 +63,8 @@ class WorkerSource(Source, Generic[R]):
         keep_freed_memory()
         self.context = context
         self.order = order
+        if order.sampler is not None:  # it may look at what an epoch has learned
+            self.reads_on = False
         self.read = read
         self.manifest = manifest
         self._labels: LabelMap | None = None

@@ -238,6 +238,8 @@ class EpochLoader(Loader):
         self.pin = pin_memory and context.device.type == "cuda"
         self.num_steps = context.source.order.num_steps
         self.identity = context.source.order.identity
+        self.sampler = context.source.order.sampler
+        self.num_beyond = 0  # batches that may be taken before their step
         self._opened: MicroBatches | Ahead | None = None
         self._expected = Steps(0, 0, 0)  # the steps that ``epoch`` begins to read
         self._next = Steps(0, 0, 0)  # the steps that the open batches still have
@@ -292,6 +294,8 @@ class EpochLoader(Loader):
                 self._number += 1
                 if micro.last:
                     epoch, step, left = self._next
+                    if self.sampler is not None:
+                        self.sampler.forget(epoch, step - self.num_beyond)
                     turns, step = divmod(step + 1, self.num_steps)
                     self._next = Steps(epoch + turns, step, left - 1)
                     follows = turns == 1 and left > 1

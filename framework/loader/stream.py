@@ -32,7 +32,7 @@ class StreamLoader(PrefetchLoader):
 
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
         super().__init__(depth, pin_memory=True, context=context)
-        self.copies = copies
+        self.copies = self.num_beyond = copies
         self.stream: torch.cuda.Stream | None = None
         if context.device.type == "cuda":
             self.stream = torch.cuda.Stream(context.device)

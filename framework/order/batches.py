@@ -1,8 +1,8 @@
 """Which records each batch, pass and rank gets: pure functions of (seed, epoch, step)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 from zlib import crc32
 
 import numpy as np
@@ -80,6 +80,28 @@ class RecordFacts(AnswersNames, Protocol):
         ...
 
 
+class GivesBatches(Protocol):
+    """Batches that a sampler of the user's draws. It tells ranks that are given other ones: P107.
+
+    ``state`` and ``load`` have the plain state behind ``step`` steps of an epoch. All ranks call
+    ``state`` together. CheckpointError K106 for batches that ``load`` cannot repeat.
+    """
+
+    num_steps: int  # this and ``num_places`` as in an ``Order``
+    num_places: int
+    first_size: int  # the records of an epoch's first batch
+    is_single: bool  # whether it draws single records, which are cut into batches
+
+    def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, int]]:
+        """Yield places among the records in use, int64 [B], and how many came before them."""
+        ...
+
+    def state(self, epoch: int, step: int) -> dict[str, Any]: ...
+    def load(self, state: Mapping[str, Any] | None, epoch: int, start: int) -> None: ...
+    def forget(self, epoch: int, step: int) -> None:
+        """Drop what only earlier states need. Any thread may call this."""
+
+
 @dataclass(frozen=True)
 class Order:
     """The order in which a data set's records are used, and how they are cut into batches.
@@ -107,6 +129,7 @@ class Order:
     cuts: "Buckets | None" = None
     sampling: draws.Sampling | None = None  # draws records more or less than once per epoch
     selected: Tensor | None = None  # the only records that may be used, ascending: int64 [n]
+    sampler: GivesBatches | None = None  # draws the batches
 
     @property
     def num_selected(self) -> int:
@@ -120,6 +143,8 @@ class Order:
     @property
     def num_places(self) -> int:
         """The number of records of an epoch: those in use, or as many as are drawn."""
+        if self.sampler is not None:
+            return self.sampler.num_places
         return self.num_used if self.sampling is None else self.sampling.num_places
 
     @property
@@ -131,8 +156,9 @@ class Order:
 
     @property
     def num_steps(self) -> int:
-        if self.cuts is not None:
-            return self.cuts.num_steps
+        batches = self.cuts or self.sampler
+        if batches is not None:
+            return batches.num_steps
         if self.last == "drop":
             return self.num_places // self.batch_size
         return -(-self.num_places // self.batch_size)
@@ -145,6 +171,8 @@ class Order:
         """
         if self.cuts is not None:
             return self.cuts.smallest_batches
+        if self.sampler is not None and not self.sampler.is_single:
+            return self.sampler.first_size, 0  # the others are not known yet
         size = self.batch_size
         whole = size if self.num_places >= size or self.last == "wrap" else 0
         short = self.num_places % size if self.last == "short" else 0
@@ -172,6 +200,8 @@ class Order:
             identity["selected"] = crc32(self.selected.numpy().tobytes())
         if self.cuts is not None:
             return identity | self.cuts.identity
+        if self.sampler is not None:
+            return identity | {"steps": self.num_steps}
         if self.last != "short":
             identity["places"] = self.num_places
         if self.sampling is not None:
@@ -231,7 +261,7 @@ class Order:
             epoch, start = epoch + 1, 0
 
     def _share(self, keys: Tensor, weight: float, last: bool) -> Share:
-        if self.sampling is None:
+        if self.sampling is None and self.sampler is None:
             return Share(keys, weight, last)
         return Share(keys % self.num_records, weight, last, keys)
 
@@ -240,6 +270,11 @@ class Order:
             for step in range(start, self.cuts.num_steps):
                 places = self.cuts.batch(step, self.seed, epoch, self.shuffle)
                 yield self._records_at(places)
+            return
+        if self.sampler is not None:
+            for places, num_before in self.sampler.batches(epoch, start):
+                times = torch.arange(num_before, num_before + len(places))
+                yield self._records_at(places) + times * self.num_records
             return
         most = max(1, MOST_AT_ONCE // self.batch_size) * self.batch_size
         for place in range(start * self.batch_size, self.num_in_batches, most):

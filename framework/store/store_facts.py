@@ -44,10 +44,11 @@ def is_number(field: Field) -> bool:
 
 @final
 class StoreFacts:
-    """What an order may ask about the records of a store. Without a store, nothing is known."""
+    """What an order may ask about the records of a store. None: only ``labels`` may be known."""
 
-    def __init__(self, store: RecordStore | None) -> None:
+    def __init__(self, store: RecordStore | None, labels: Sequence[Any] | None = None) -> None:
         self.store: Any = store
+        self._labels = labels
         self._fields: Mapping[str, Field] = {}
         self.classes: Sequence[str] = ()
         if store is not None:
@@ -120,6 +121,8 @@ class StoreFacts:
     def values(self, name: str) -> np.ndarray:
         if name in self._numbers:
             return self.store.column(name).numpy().reshape(-1)
+        if name == contract.LABEL and self._labels is not None:
+            return np.asarray(self._labels)
         raise self._unknown(name, "is not a field with one number per record", self._numbers)
 
     def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:

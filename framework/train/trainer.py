@@ -393,12 +393,14 @@ class Trainer:
         """Return everything that a resumed run needs. All ranks call this together."""
         if self.parts.plan.skip_bad:
             self._pass_results.drop_bad()
-        parallel = self.parts.parallel
+        parallel, sampler = self.parts.parallel, self.parts.train.sampler
+        place = self.progress.epoch, self.progress.epoch_step
         return {
             **parallel.gather_state(self.stepper.state_dict()),
             "objective": {} if self.parts.owned is None else self.parts.owned.state_dict(),
             "progress": asdict(self.progress),
             "order": self.parts.train.identity,
+            "sampler": None if sampler is None else sampler.state(*place),
             "best": self.best,
             "bests": self.bests,
             "val": self.val_means,
@@ -419,6 +421,9 @@ class Trainer:
         if self.progress.epoch_step >= self.parts.train.num_steps:  # has become shorter since
             self.progress.epoch += 1
             self.progress.epoch_step = 0
+        if (sampler := self.parts.train.sampler) is not None:
+            place = self.progress.epoch, self.progress.epoch_step
+            sampler.load(state.get("sampler"), *place)
         bests = [dict(own) for own in state.get("bests", [state["best"]]) if own]
         self.bests = bests[: self.parts.plan.keep_best]
         self._bests_before = self.bests

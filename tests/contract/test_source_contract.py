@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from framework.contracts.data import DRAW_KEYS, MicroBatch
+from framework.errors import ConfigError
+from framework.order.sampler import SamplerOrder
 from framework.order.weighted import WeightedOrder
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import children_of_this_process, settled
@@ -103,6 +105,44 @@ def test_a_stream_is_its_epochs_one_after_another(make, kind):
     assert streamed == expected[2 : 2 + len(streamed)]
     assert sum(last for *_, last in streamed) == 6
     assert micros(source, 1) == expected[len(expected) // 3 : 2 * len(expected) // 3]
+
+
+class Drawn:
+    """A batch sampler that draws records with repeats, by the epoch."""
+
+    def __init__(self, num_records):
+        self.num_records, self.epoch = num_records, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 4
+
+    def __iter__(self):
+        draws = torch.Generator().manual_seed(self.epoch)
+        for size in (3, 4, 2, 4):
+            yield torch.randint(self.num_records, [size], generator=draws)
+
+
+@every_reader
+def test_a_sampler_of_the_users_decides_the_records_of_each_batch(make, kind):
+    choice = SamplerOrder(Drawn, ("num_records",), "mine.Drawn")
+    options = {"order_choice": choice, "batch_size": 3, "limit": 9}
+    if kind == "dali":
+        with pytest.raises(ConfigError, match=r"C174.*largest batch of a sampler"):
+            make(kind, **options)
+        return
+    sampler = Drawn(9)
+    sampler.set_epoch(2)
+    used = [0, 1, 2, 3, 4, 5, 6, 7, 9]
+    expected = [[used[place] for place in own] for own in sampler]
+    for num, how in TAKEN.get(kind, WAYS):
+        source = make(kind, num_workers=num, worker_kind=how, **options)
+        assert not source.reads_on
+        assert [batch["index"] for batch, *_ in micros(source, 2)] == expected
+        assert [batch["index"] for batch, *_ in micros(source, 2, 3)] == expected[3:]
+    assert make(kind, training=False, **options).order.sampler is None
 
 
 @every_reader

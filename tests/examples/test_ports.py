@@ -1,18 +1,20 @@
-"""Three projects of others train, predict and export with the commands of docs/ports.md."""
+"""Four projects of others train, predict and export with the commands of docs/ports.md."""
 
 import csv
 import json
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from tests.cli.command import paceline
+from tests.cli.command import losses, paceline
 
 ROOT = Path(__file__).parents[2]
 PORTS = ROOT / "examples" / "ports"
@@ -21,7 +23,7 @@ FLOWERS = {"aster": 80, "iris": 40, "lily": 24, "rose": 16}
 
 @pytest.fixture(autouse=True)
 def project():
-    """Copy the files of the three projects into the test's own directory."""
+    """Copy the files of the projects into the test's own directory."""
     shutil.copytree(PORTS, ".", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
@@ -44,12 +46,9 @@ def write_flowers() -> None:
 
 def write_weights() -> None:
     """Write weights as another program saves them: wrapped, with the names of DataParallel."""
-    sys.path.insert(0, str(PORTS))
-    from rosettes import RosetteNet
-
-    sys.path.remove(str(PORTS))
+    net = imported("rosettes").RosetteNet
     torch.manual_seed(0)
-    state = {f"module.{name}": value for name, value in RosetteNet().state_dict().items()}
+    state = {f"module.{name}": value for name, value in net().state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state}, "rosettes.pth")
 
 
@@ -159,6 +158,56 @@ def test_an_audio_dataset_trains_as_it_is_and_then_packed():
     run("train", *train, *stores, "hydra.run.dir=packed")
     for name in ("own", "packed"):
         assert json.loads(Path(name, "summary.json").read_text())["best"]["accuracy"] > 0.9
+
+
+def imported(name: str) -> ModuleType:
+    """Return a module of the projects."""
+    sys.path.insert(0, str(PORTS))
+    module = import_module(name)
+    sys.path.remove(str(PORTS))
+    return module
+
+
+def test_triplets_have_the_losses_of_their_plain_loop():
+    signatures = imported("signatures")
+    torch.save(signatures.StrokeNet().state_dict(), "start.pth")
+    own = ("recipes=signatures", "init=start.pth", "report_every=1", "hydra.run.dir=run")
+    run("train", "--config-dir", ".", *own, "allow_targets=[signatures]")
+    expected = signatures.train("start.pth")
+    assert losses(Path("run")) == pytest.approx(expected, rel=1e-6)
+    assert expected[-1] < 0.5 * expected[0]
+
+
+def write_energy() -> None:
+    """Write a table of the load and the temperature of each hour."""
+    rng = np.random.default_rng(0)
+    hours = np.arange(600)
+    temperature = 15 + 8 * np.sin(2 * np.pi * hours / 24) + rng.standard_normal(600)
+    load = 50 - 2 * temperature + 5 * np.cos(2 * np.pi * hours / 168) + rng.standard_normal(600)
+    with open("energy.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["hour", "load", "temperature"])
+        writer.writerows(np.stack([hours, load, temperature], 1).tolist())
+
+
+def test_a_forecaster_has_the_losses_of_its_plain_loop_and_predicts():
+    write_energy()
+    forecast = imported("forecast")
+    torch.save(forecast.Forecaster(2).state_dict(), "start.pth")
+    own = ("recipes=forecast", "init=start.pth", "report_every=1", "hydra.run.dir=run")
+    run("train", "--config-dir", ".", *own, "allow_targets=[forecast]")
+    expected = forecast.train("energy.csv", "start.pth")
+    assert losses(Path("run")) == pytest.approx(expected[0], rel=1e-4)
+    assert losses(Path("run"), "val") == pytest.approx(expected[1], rel=1e-4)
+    dataset = (
+        "{_target_: forecast.Windows, path: energy.csv, columns: [load, temperature], split: val}"
+    )
+    given = ("input=dataset", f"input.dataset={dataset}", "input.fields=[window,target]")
+    run("predict", "run=run", *given, "output=forecast.csv", "allow_targets=[forecast]")
+    with open("forecast.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 600 - 480 - 48 - 6 + 1
+    assert {f"value_{hour}" for hour in range(6)} <= {*rows[0]}
 
 
 def test_each_port_has_at_most_30_new_lines():
