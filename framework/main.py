@@ -14,6 +14,7 @@ from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {
     "train": "train a model; every part is a choice",
+    "doctor": "say in ten seconds what helps or hurts on this machine",
     "diagnose": "measure what limits a run, and say what to do about it",
     "watch": "run somebody's PyTorch script unchanged, and say where its time goes",
     "tune": "choose workers, loader and depth for this machine, or the batch size, by measuring",
@@ -32,7 +33,9 @@ COMMANDS = {
 }
 LIKE_TRAIN = ("bench", "diagnose", "tune")  # they take the words of train, and complete them
 # The words of somebody else's program, and of commands that Hydra does not compose.
-AS_TYPED = ("export", "inspect", "new", "replay", "report", "runs", "trust", "verify", "watch")
+AS_TYPED = (
+    *("doctor", "export", "inspect", "new", "replay", "report", "runs", "trust", "verify", "watch"),
+)
 COMPLETION = (["-sc"], ["--shell-completion"])
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
 

@@ -213,7 +213,7 @@ def outcome_of(
         return RunOutcome(errors.EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
     except (Exception, SystemExit) as raised:  # noqa: BLE001  # the last resort
         error = raised
-    if threading.current_thread() is threading.main_thread():
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGCHLD"):
         # torch's handler would raise once more when the next worker ends.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     known = _known(error, packages)

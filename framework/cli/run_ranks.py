@@ -6,7 +6,8 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -216,11 +217,7 @@ def launch_ranks(
     signal_number = 0
     failure = ""
     tidy = stopping.undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
-    # a file in memory, since its text holds the environment's secrets
-    with tidy, os.fdopen(os.memfd_create("paceline"), "w") as file:
-        file.write(job.as_text(launcher=launcher))
-        file.flush()
-        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    with tidy, _secret_file(job.as_text(launcher=launcher)) as path:
         restarts = parallel.get("max_restarts", 0)
         try:
             signal_number = launch(num_processes, module, [path], environment, restarts, meeting)
@@ -235,6 +232,24 @@ def launch_ranks(
         reason = f"stopped at once; {outcome.newest_checkpoint(run_dir)}"
         return RunOutcome(stopping.exit_code(signal_number), reason)
     return _cause(outcomes, silent, failure)
+
+
+@contextmanager
+def _secret_file(text: str) -> Generator[str]:
+    """Yield the path of a file that only we can read, since it holds the environment's secrets.
+
+    It lies in memory, and on macOS and Windows in a folder of ours that is removed.
+    """
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("paceline"), "w") as file:
+            file.write(text)
+            file.flush()
+            yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        return
+    with stopping.scratch_folder("paceline-ranks-") as folder:  # nobody else may enter it
+        path = Path(folder, "job.json")
+        path.write_text(text, encoding="utf-8")
+        yield str(path)
 
 
 def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, RunOutcome]:

@@ -1,6 +1,5 @@
 """What a run directory says of its run: status, choices, best metrics, time and disk use."""
 
-import fcntl
 import os
 import re
 import socket
@@ -15,6 +14,7 @@ from typing import Any
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
 from framework.system import run_dir
+from framework.system.portable import NO_FOLLOW, NO_WAIT, lock
 
 # Where MLflow keeps copies of a run's files, as in mlruns/1/<id>/artifacts.
 COPIES = re.compile(r"[0-9a-f]{32}/artifacts")
@@ -176,7 +176,7 @@ def running_by(path: Path) -> str:
                     latest = max(latest, entry.stat(follow_symlinks=False).st_mtime)
     wrote_recently = time.time() - latest < RECENT_S
     try:
-        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = os.open(path / LOCK, os.O_RDONLY | NO_WAIT | NO_FOLLOW)
     except FileNotFoundError:
         if wrote_recently and not os.path.lexists(path / run_dir.ENDED):
             return "a process that cannot be seen from here"
@@ -188,7 +188,7 @@ def running_by(path: Path) -> str:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
         owner = run_dir.shown(os.read(descriptor, 200).decode(errors="replace"))
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock(descriptor, shared=True)
     except BlockingIOError:
         return owner or "another process"
     except OSError:  # of a file system without locks: nobody holds one there

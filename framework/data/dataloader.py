@@ -26,6 +26,7 @@ from framework.errors import ConfigError, DataError, PacelineError, UserCodeErro
 from framework.order.batches import Order
 from framework.order.draws import record_seeds
 from framework.order.sampler import END, KnowsEpoch, ask_first
+from framework.system.portable import blocked
 from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import is_users, short_path, user_error
 
@@ -411,11 +412,8 @@ class LoaderSource(Source):
                 # The same on all ranks, whose samplers must draw the same batches.
                 seed_host_generators(int(record_seeds(torch.tensor([0]), self.context.seed, epoch)))
                 # Processes that start here ignore Ctrl-C: the parent decides when to stop.
-                before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-                try:
+                with blocked({signal.SIGINT}):
                     batches = iter(loader)
-                finally:
-                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 first = next(batches, END)
             if first is END:
                 return

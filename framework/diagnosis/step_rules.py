@@ -347,7 +347,7 @@ def unused_cores(facts: Facts) -> Iterator[Verdict]:
             f"{100 * throttled:.0f} % of its periods of 0.1 s.",
             f"Raise the quota to the {cores} cores of the affinity mask, or use a larger machine.",
             1 / (share / more + (1 - share) / facts.demand),
-            action=f"docker run --cpus={cores}, limits.cpu: {cores} in Kubernetes, or cpu.max",
+            action=raise_quota(cores),
         )
     if facts.all_cores_gain >= LEAST_GAIN:
         yield Verdict(
@@ -355,8 +355,18 @@ def unused_cores(facts: Facts) -> Iterator[Verdict]:
             f"The run may use {cores} of {every} cores, and keeps {facts.use.own_cores:.1f} busy.",
             f"Start it on all {every} cores.",
             facts.all_cores_gain,
-            action=f"taskset --cpu-list 0-{every - 1} before it; in Slurm, --cpus-per-task={every}",
+            action=use_all_cores(every),
         )
+
+
+def raise_quota(cores: int) -> str:
+    """Return what gives a control group this many cores."""
+    return f"docker run --cpus={cores}, limits.cpu: {cores} in Kubernetes, or cpu.max"
+
+
+def use_all_cores(every: int) -> str:
+    """Return what lets a command run on all cores of the machine."""
+    return f"taskset --cpu-list 0-{every - 1} before it; in Slurm, --cpus-per-task={every}"
 
 
 def little_memory(facts: Facts) -> Iterator[Verdict]:

@@ -4,7 +4,7 @@ import math
 import mmap
 import os
 import platform
-import resource
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +17,8 @@ import psutil
 if TYPE_CHECKING:
     import torch
 
+from framework.system.portable import allowed_cores, move_thread, own_usage
+
 ROOT = Path("/sys/fs/cgroup")
 SYSTEM = Path("/sys")
 UNLIMITED = 1 << 60  # bytes; version 1 of cgroups writes the largest number of pages for "max"
@@ -26,6 +28,7 @@ NETWORK = {
 # A host or a container without these has no GPU: NVIDIA's, that of Windows for Linux, AMD's.
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 NUM_THREADS = 8  # that read a disk together
+BUSY = ("user", "nice", "system", "irq", "softirq")
 MOST_BYTES = 4 << 20  # more of a huge file or record says nothing new
 
 
@@ -123,14 +126,16 @@ CGROUPS = Cgroups()
 
 
 def peak_rss_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the most physical memory that this process ever held; now, if nothing remembers."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return int(own_usage("ru_maxrss") * unit) or rss_bytes(os.getpid())
 
 
 def rss_bytes(pid: int, with_shared: bool = True) -> int:
     """Return the physical memory of a process, with or without shared pages; 0 if it has ended."""
     with suppress(psutil.Error):
         memory: Any = psutil.Process(pid).memory_info()
-        return memory.rss if with_shared else memory.rss - memory.shared
+        return memory.rss if with_shared else memory.rss - getattr(memory, "shared", 0)
     return 0
 
 
@@ -138,16 +143,17 @@ def process_cpu_s(pid: int) -> float | None:
     """Return the CPU time of a process, which psutil rounds to 0.01 s; None if it has ended."""
     try:
         return time.clock_gettime(~pid << 3 | 2)  # as glibc's clock_getcpuclockid
-    except (OSError, OverflowError):
+    except (OSError, OverflowError, AttributeError):  # the last two on macOS and Windows
         return None
 
 
 def cores_cpu_s() -> tuple[float, float]:
     """Return the CPU time that all programs took on our cores, and that a hypervisor took."""
     times: Any = psutil.cpu_times(percpu=True)
-    cores = [times[core] for core in os.sched_getaffinity(0) if core < len(times)]
-    busy_s = sum(each.user + each.nice + each.system + each.irq + each.softirq for each in cores)
-    return busy_s, sum(each.steal for each in cores)
+    cores = [times[core] for core in allowed_cores() if core < len(times)]
+    # macOS and Windows have fewer of them.
+    busy_s = sum(getattr(each, name, 0.0) for each in cores for name in BUSY)
+    return busy_s, sum(getattr(each, "steal", 0.0) for each in cores)
 
 
 _before: list[int] = []  # the cores that this process had before ``stay_on_gpu_node``
@@ -155,7 +161,7 @@ _before: list[int] = []  # the cores that this process had before ``stay_on_gpu_
 
 def num_cores() -> int:
     """Return the cores this process may use: its affinity, limited by its container's share."""
-    allowed = _before[0] if _before else len(os.sched_getaffinity(0))
+    allowed = _before[0] if _before else len(allowed_cores())
     return max(1, math.ceil(min(allowed, CGROUPS.cores())))
 
 
@@ -190,12 +196,12 @@ def stay_on_gpu_node(device: "torch.device") -> None:
         for part in text.strip().split(","):  # such as 0-3,8
             first, _, last = part.partition("-")
             cores.update(range(int(first), int(last or first) + 1))
-        cores &= os.sched_getaffinity(0)
-        if cores and cores != os.sched_getaffinity(0):
+        cores &= allowed_cores()
+        if cores and cores != allowed_cores():
             _before.append(num_cores())
             for thread in os.listdir("/proc/self/task"):
                 with suppress(ProcessLookupError):  # it has ended
-                    os.sched_setaffinity(int(thread), cores)
+                    move_thread(int(thread), cores)
 
 
 def move_threads(cores: set[int]) -> None:
@@ -205,7 +211,7 @@ def move_threads(cores: set[int]) -> None:
         with suppress(psutil.Error):  # it has ended
             for thread in process.threads():
                 with suppress(OSError):
-                    os.sched_setaffinity(thread.id, cores)
+                    move_thread(thread.id, cores)
 
 
 def cores_per_rank() -> int:
@@ -278,6 +284,8 @@ def disk_kind(path: str) -> str:
         return "memory"
     if system in NETWORK or system.startswith("fuse."):
         return "network"
+    if not SYSTEM.is_dir():
+        return f"unknown ({system})"
     device = os.stat(path).st_dev
     block = SYSTEM / "dev/block" / f"{os.major(device)}:{os.minor(device)}"
     for folder in (block, block.resolve().parent):  # a partition's queue is that of its disk

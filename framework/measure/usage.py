@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import resource
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -168,8 +167,9 @@ class MachineWatch:
 
     def _counters(self, own: list[psutil.Process]) -> dict[str, float]:
         swap, quota = psutil.swap_memory(), self._cgroups.throttle()
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         children = [process_cpu_s(process.pid) or 0.0 for process in own[1:]]
+        times = os.times()
+        ended_s = times.children_user + times.children_system
         busy_s, stolen_s = cores_cpu_s()
         waited_ns = 0  # by our threads for a core (the kernel's scheduler/sched-stats.rst)
         for process in own:
@@ -184,7 +184,7 @@ class MachineWatch:
             stalled_us = int(some.rpartition("total=")[2])
         return {
             "at": time.perf_counter(),
-            "own_s": time.process_time() + ended.ru_utime + ended.ru_stime + sum(children),
+            "own_s": time.process_time() + ended_s + sum(children),
             "waited_s": waited_ns / 1e9,
             "busy_s": busy_s,
             "stolen_s": stolen_s,

@@ -79,7 +79,7 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
         self._most = 2 * num_workers  # tasks that are handed over
         self.rows = np.frombuffer(mmap.mmap(-1, 32 * max(1, num_rows)), np.int64).reshape(-1, 4)
         self._pool: ProcessPoolExecutor | None = None
-        if num_workers:
+        if num_workers and hasattr(os, "fork"):  # Windows packs in this process
             context, arguments = multiprocessing.get_context("fork"), (do, self.rows, os.getpid())
             self._pool = ProcessPoolExecutor(num_workers, context, _serve, arguments)
 

@@ -24,7 +24,7 @@ from framework.errors import ConfigError, DistributedError
 from framework.parallel.hang import Exchange, own_notes
 from framework.parallel.processes import under_launcher
 from framework.parallel.start_ranks import all_up, choose_interface, meet
-from framework.system.stopping import handled
+from framework.system.stopping import NUMBERS, handled
 
 _closed: list[dist.ProcessGroup | None] = []  # they live until the process ends: see close
 AGREE_STEPS = 16  # the most steps between two exchanges of the flags, which take 0.1 ms on gloo
@@ -67,7 +67,7 @@ class RankGroup(Parallel):
         try:
             choose_interface()
             # A rank that waits for others, which may be dead, would not run a Python handler.
-            with handled((signal.SIGTERM, signal.SIGUSR1), signal.SIG_DFL):
+            with handled(NUMBERS[1:], signal.SIG_DFL):
                 store, self.rank, self.world_size = meet()
                 all_up(store, self.rank, self.world_size)
                 dist.init_process_group(

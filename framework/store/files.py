@@ -2,7 +2,6 @@
 
 import glob
 import os
-import resource
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from framework.contracts.records import RecordInput, input_traits
 from framework.errors import DataError, listed
 from framework.media.sound_video import SOUNDS
+from framework.system.portable import own_usage, read_at
 
 PARTS = ".parts"  # the ending of a folder that packing is still writing
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of images
@@ -65,7 +65,7 @@ def sampled_digest(paths: Sequence[str], names: Iterable[str] = ()) -> str:
             starts = np.linspace(0, max(0, size - PIECE_BYTES), count).astype(int)
             digest.update(size.to_bytes(8, "little"))
             for start in starts.tolist():
-                digest.update(os.pread(file.fileno(), PIECE_BYTES, start))
+                digest.update(read_at(file.fileno(), PIECE_BYTES, start))
     return digest.hexdigest()
 
 
@@ -325,7 +325,7 @@ class DiskReads:
 
     def were_made(self, num_files: int) -> bool:
         """Return whether ``num_files``, all that were read since last time, came from a disk."""
-        blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock  # of 512 bytes
+        blocks = own_usage("ru_inblock")  # of 512 bytes
         before, self._blocks = self._blocks, blocks
         return blocks - before >= num_files
 

@@ -1,7 +1,6 @@
 """Where a store lies before it is read: in memory, on a device, or cold on its disk."""
 
 import ctypes
-import fcntl
 import hashlib
 import mmap
 import os
@@ -25,6 +24,7 @@ from framework.store.gather import Gather
 from framework.store.open_store import files_of
 from framework.system.memory import LockedFiles, Pieces
 from framework.system.native import find
+from framework.system.portable import CLOSED_BY_EXEC, NO_FOLLOW, c_function, lock
 from framework.system.stopping import at_end
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # the names contain the user's id, links are not followed
@@ -41,10 +41,13 @@ class Staged:
 
     All ranks and runs of a user share it. Each process that uses it holds a lock, which the system
     releases if the process dies. The last one, or else the next run, removes the copy.
-    ResourceError R107 if the copy does not fit, or cannot be made.
+    ResourceError R107 if the copy does not fit, or cannot be made, as without /dev/shm.
     """
 
     def __init__(self, source: str) -> None:
+        if not MEMORY.is_dir():
+            what = f"this system has no {MEMORY} to copy it to"
+            raise ResourceError(107, f"data.stage = ram: {source}", what, "set data.stage=none")
         remove_leftovers()
         identity = (os.path.realpath(source), *map(identify, files_of(source)))
         key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
@@ -67,7 +70,7 @@ class Staged:
     def _take(self, source: str) -> bool:
         """Share the copy, and make it if nobody else does. False if it was removed meanwhile."""
         path = self._home.with_suffix(".lock")
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | CLOSED_BY_EXEC | NO_FOLLOW
         try:
             self._lock = os.open(path, flags, 0o600)
         except OSError as error:
@@ -75,7 +78,7 @@ class Staged:
             fix = "remove it, or set data.stage=none"
             raise ResourceError(107, f"data.stage = ram: {source}", what, fix) from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._lock)
             if _is_current(self._lock) and not _is_own(self._home):
                 _copy(source, self._home, os.path.basename(self.path))
         except BlockingIOError:
@@ -83,18 +86,20 @@ class Staged:
         except BaseException:
             self.close()
             raise
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        lock(self._lock, shared=True, wait=True)
         return _is_current(self._lock) and _is_own(self._home)
 
 
 def remove_leftovers() -> None:
     """Remove this user's copies that no living process uses."""
-    for lock in MEMORY.glob(f"paceline-{os.getuid()}-*.lock"):
+    if not MEMORY.is_dir():
+        return
+    for path in MEMORY.glob(f"paceline-{os.getuid()}-*.lock"):
         try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDWR | CLOSED_BY_EXEC | NO_FOLLOW)
         except OSError:
             continue
-        _remove_unless_used(lock.with_suffix(""), descriptor)
+        _remove_unless_used(path.with_suffix(""), descriptor)
 
 
 def _is_current(descriptor: int) -> bool:
@@ -115,7 +120,7 @@ def _is_own(home: Path) -> bool:
 
 def _remove_unless_used(home: Path, descriptor: int) -> None:
     with suppress(BlockingIOError):  # another process uses it
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor)
         if _is_current(descriptor):
             shutil.rmtree(home, ignore_errors=True)
             shutil.rmtree(home.with_suffix(".part"), ignore_errors=True)
@@ -167,15 +172,15 @@ def drop_cached(paths: Sequence[str]) -> None:
 
 def cached_share(paths: Sequence[str]) -> float | None:
     """Return the share (0 to 1) of the files' bytes in the page cache; None if it is unknown."""
-    libc = ctypes.CDLL(None)
+    mincore = c_function("mincore")
     cached = total = 0
     for path in paths:
-        if not os.path.getsize(path) or not hasattr(libc, "mincore"):
+        if not os.path.getsize(path) or mincore is None:
             continue
         file = np.memmap(path, np.uint8, "r")  # mapped, but not read
         states = np.zeros(-(-file.size // mmap.PAGESIZE), np.uint8)
         address, size = ctypes.c_void_p(file.ctypes.data), ctypes.c_size_t(file.size)
-        if libc.mincore(address, size, ctypes.c_void_p(states.ctypes.data)) == 0:
+        if mincore(address, size, ctypes.c_void_p(states.ctypes.data)) == 0:
             cached += int((states & 1).sum())
             total += len(states)
     return cached / total if total else None

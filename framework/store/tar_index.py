@@ -22,6 +22,7 @@ from framework.errors import DataError, ResourceError
 from framework.store import files
 from framework.store.foreign import DAMAGE
 from framework.system.durable import write_bytes
+from framework.system.portable import BYTES, NO_FOLLOW, NO_WAIT, read_at
 
 INDEX_SUFFIX = ".paceline"  # behind the shard's name
 LONGEST_KEPT = 64  # bytes of a text member that the index keeps, so that labels cost no reading
@@ -119,10 +120,10 @@ def list_shard(shard: str) -> ShardIndex:
                 count = HEADER
                 if is_text_suffix(suffix) and size <= LONGEST_KEPT:
                     count += size
-                data = os.pread(file.fileno(), count, start - HEADER)
+                data = read_at(file.fileno(), count, start - HEADER)
                 members[suffix.lower()] = (suffix, start, size, crc32(data[:HEADER]), data[HEADER:])
             # tarfile takes a damaged header for the end of the archive.
-            tail = os.pread(file.fileno(), TAIL_BYTES, archive.offset)
+            tail = read_at(file.fileno(), TAIL_BYTES, archive.offset)
             if len(tail) < HEADER or tail.strip(b"\0"):
                 what = f"damaged at byte {archive.offset}, or its end mark is missing"
                 raise tarfile.ReadError(what)
@@ -153,7 +154,7 @@ class _Headers(io.FileIO):
 
 def _read_index(place: str, identity: files.Identity) -> ShardIndex | None:
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for a writer
+        flags = os.O_RDONLY | NO_FOLLOW | NO_WAIT | BYTES  # a pipe would wait for a writer
         with os.fdopen(os.open(place, flags), "rb") as file:
             status = os.fstat(file.fileno())
             # Every member takes more bytes in a shard than in its index.

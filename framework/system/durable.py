@@ -4,9 +4,7 @@ A file is written under a temporary name, synced and renamed, and its directory 
 the old file or the new one, also after a crash or on a full disk.
 """
 
-import ctypes
 import errno
-import fcntl
 import json
 import math
 import os
@@ -14,17 +12,21 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from framework.errors import PacelineError, ResourceError, escaped
+from framework.errors import PacelineError, ResourceError, escaped, say
+from framework.system import portable
 from framework.system.stopping import NUMBERS, at_end, handled, undone
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the errors of a full disk, a quota and a limit
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without locks
+FLAGS = portable.NO_FOLLOW | portable.BYTES
 AT_FDCWD = -100  # linux/fcntl.h
 RENAME_EXCHANGE = 2  # linux/fs.h
 PATIENCE_S = 1.0  # a killed process's children hold its lock until the kernel has ended them
@@ -98,7 +100,7 @@ def move(source: Path, target: Path) -> None:
         if os.path.lexists(target) and (source.is_dir() or target.is_dir()):
             old = temporary_name(target)
             names = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target))
-            rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not everywhere
+            rename = portable.c_function("renameat2")  # not everywhere
             if rename is not None and rename(*names, RENAME_EXCHANGE) == 0:
                 os.rename(source, old)
             else:
@@ -140,6 +142,8 @@ def _is_left(name: str) -> bool:
 
 def is_alive(pid: int) -> bool:
     """Return whether a process with this id runs on this host."""
+    if os.name == "nt":  # where ``os.kill`` ends any process
+        return True
     try:
         os.kill(pid, 0)
     except OSError as error:
@@ -178,7 +182,7 @@ def abandon(publishing: AbstractContextManager[Path]) -> None:
 def open_durable(path: Path) -> Generator[IO[bytes], None, None]:
     """Open ``path`` for writing bytes, and publish it when the block ends without an error."""
     with publish(path) as temporary:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(temporary, FLAGS | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         reach("publish.opened")
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -201,7 +205,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def sync(path: Path) -> None:
     """Put on disk the content of a file, or the names in a directory."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -227,11 +233,12 @@ def locked(
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        descriptor = _acquire(path, kind, busy, patience_s, waits)
+        descriptor = _acquire(path, shared, busy, patience_s, waits)
     except OSError as error:
-        if error.errno in NO_LOCKS and not needed:
+        if error.errno in NO_LOCKS and not (needed and portable.has_locks()):
             path.unlink(missing_ok=True)
+            if needed:
+                _say_without_locks()
             yield
             return
         fix = "choose another place, one whose file system has locks"
@@ -240,7 +247,8 @@ def locked(
         with suppress(OSError):  # a lock works on a full disk, too
             os.ftruncate(descriptor, 0)
             process = f"process {os.getpid()} on {socket.gethostname()}"
-            os.pwrite(descriptor, f"{process} since {time.strftime('%F %T')}\n".encode(), 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.write(descriptor, f"{process} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
         with undone(lambda _: _unlink(path, descriptor)):
             yield
     finally:
@@ -248,15 +256,21 @@ def locked(
         os.close(descriptor)
 
 
+@cache
+def _say_without_locks() -> None:
+    what = "this system cannot lock files, so nothing stops a second command from writing there"
+    say(f"note: {what}: start one at a time", sys.stderr)
+
+
 def _unlink(path: Path, descriptor: int) -> None:
     with suppress(OSError):  # others still share the lock
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        portable.lock(descriptor)
         path.unlink()
 
 
 def _acquire(
     path: Path,
-    kind: int,
+    shared: bool,
     busy: Callable[[str], PacelineError | None],
     patience_s: float,
     waits: Callable[[str], object],
@@ -264,14 +278,14 @@ def _acquire(
     end = time.monotonic() + patience_s
     has_told = False
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, FLAGS | os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            portable.lock(descriptor, shared=shared)
             # The last holder may have removed the file after we opened it.
             if os.fstat(descriptor).st_nlink:
                 return descriptor
         except BlockingIOError as error:
-            owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            owner = portable.read_at(descriptor, 200, 0).decode(errors="replace").strip()
             owner = owner or "another process"
             if not has_told:
                 has_told = True

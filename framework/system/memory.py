@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from framework.system.portable import CLOSED_BY_EXEC, c_function
+
 ALIGNED = 256  # bytes; kernels then read every field in whole words
 DRIVER = "libcuda.so.1"
 FOR_ALL_CONTEXTS = 1  # CU_MEMHOSTREGISTER_PORTABLE
@@ -166,7 +168,7 @@ def shared_map(path: str) -> np.ndarray:
     Locking asks for writable pages. Each is read first: otherwise it would count as written, which
     changes the time of the file.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDWR | CLOSED_BY_EXEC)
     try:
         array = np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
     finally:
@@ -256,7 +258,7 @@ def keep_freed_memory(of_any_size: bool = False) -> bool:
     ``of_any_size`` is for training on the CPU: blocks above 32 MB are kept, too (half of a step
     whose activations take 50 MB each), but memory that is free between used blocks stays.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not of every C library
+    mallopt = c_function("mallopt")  # not of every C library
     if mallopt is None or any(os.environ.get(name) for name in SETTINGS):
         return False
     kept = mallopt(M_MMAP_THRESHOLD, MMAP_BYTES) and mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
@@ -267,6 +269,6 @@ def keep_freed_memory(of_any_size: bool = False) -> bool:
 
 def give_back_freed_memory() -> None:
     """Let glibc give back what is free, in whole pages."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = c_function("malloc_trim")
     if trim is not None:
         trim(0)

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from framework.errors import CheckpointError, printable
 from framework.system.durable import publish, write_json
+from framework.system.portable import NO_FOLLOW, NO_WAIT
 
 FACTS = "run.json"  # what is known before the first step
 NEXT_FACTS = "run.next.json"  # what FACTS will be, once a resumed run has loaded its state
@@ -125,7 +126,7 @@ def is_file(path: Path) -> bool:
 def open_file(path: Path) -> BinaryIO:
     """Open a regular file to read its bytes. OSError if it is missing or another thing."""
     # A pipe must not make this wait, nor a link lead elsewhere.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT | NO_FOLLOW)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(f"{path.name} is no file")

@@ -4,7 +4,6 @@ Why nothing here may raise: docs/design/0011-signals.md.
 """
 
 import atexit
-import ctypes
 import gc
 import io
 import os
@@ -23,9 +22,11 @@ from typing import Any, NamedTuple, NoReturn
 from weakref import WeakSet
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+from framework.system.portable import KILL, WARNING, blocked, c_function, unblock
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the last: Slurm's, before its limit
+NUMBERS = (signal.SIGINT, signal.SIGTERM, *(() if WARNING is None else (WARNING,)))
 SAME_S = 1.0  # signals within it are one: a terminal and a launcher may both pass on a Ctrl-C
+PROCESSES = Path("/proc/self")
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CHILD_S = 10.0  # how long a child that cleans up after itself may take
 LOOK_S = 0.01
@@ -206,7 +207,7 @@ def die_by(number: int) -> None:
     """End this process by the signal itself, silently."""
     with suppress(ValueError):  # not the main thread
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    unblock([number])
     os.kill(os.getpid(), number)
 
 
@@ -220,24 +221,22 @@ def blocked_signals(start_method: str | None = None) -> Generator[None]:
         from multiprocessing import resource_tracker  # noqa: PLC0415
 
         resource_tracker.ensure_running()  # while it starts, it would let the signals through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
-    try:
+    with blocked(NUMBERS):
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def set_all(handler: signal.Handlers) -> None:
     """Unblock the signals, and ignore them (``SIG_IGN``) or let them end us (``SIG_DFL``)."""
     for number in NUMBERS:
         signal.signal(number, handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
+    unblock(NUMBERS)
 
 
 def die_with_parent() -> None:
     """Let Linux kill this process when the thread that started it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl = c_function("prctl")
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, KILL)
 
 
 def has_ended(pid: int) -> bool:
@@ -263,17 +262,20 @@ def _end_children() -> None:
             break
         for pid in living:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, KILL)
         time.sleep(LOOK_S)
     for pid in children_of(os.getpid()):
         # In a container without an init they would stay in the process table.
-        with suppress(ChildProcessError):
+        with suppress(ChildProcessError, AttributeError):
             os.waitpid(pid, os.WNOHANG)
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that ``pid`` has started."""
+    """Return the processes that ``pid`` has started; without /proc only Python's, and only ours."""
     children: list[int] = []
+    if not PROCESSES.is_dir() and pid == os.getpid():
+        module = sys.modules.get("multiprocessing.process")  # a handler imports nothing
+        return [] if module is None else [child.pid for child in module.active_children()]
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):
@@ -342,7 +344,8 @@ def _register_end() -> None:
         _threads.clear()
 
     atexit.register(_end_owners)
-    os.register_at_fork(after_in_child=leave_to_parent)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=leave_to_parent)
 
 
 def _end_owners() -> None:
@@ -387,4 +390,5 @@ def _flush_files() -> None:
         if issubclass(type(item), kinds):  # ``isinstance`` would run code of odd objects
             with suppress(Exception):  # closed, or open for reading only
                 item.flush()
-    ctypes.CDLL(None).fflush(None)
+    if (flush := c_function("fflush")) is not None:
+        flush(None)

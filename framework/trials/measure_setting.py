@@ -8,7 +8,6 @@ with the file of a request as argument, and combines their answers.
 import hashlib
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -32,6 +31,7 @@ from framework.data.synthetic import SyntheticSource
 from framework.measure import host
 from framework.system.durable import write_json
 from framework.system.memory import give_back_freed_memory
+from framework.system.portable import limit_data
 from framework.system.stopping import die_with_parent, install, leave, scratch_folder, set_all
 from framework.system.user_code import user_error
 from framework.trials.probe import Probe
@@ -198,10 +198,7 @@ def limit_memory(device: torch.device, limit: int | str | None) -> None:
         return
     with suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    wanted = _status_bytes("VmData") + limit
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    limit_data(_status_bytes("VmData") + limit)
 
 
 def _status_bytes(name: str) -> int:

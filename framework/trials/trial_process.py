@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -172,6 +173,8 @@ class TrialProcess:
         return {"failed": f"the process was lost: {how}", "memory": True}
 
     def _wait(self, answers: IO[str], until: float) -> dict[str, Any]:
+        if not hasattr(select, "poll"):  # Windows waits for no pipe: reading the answer does
+            return {}
         look_s = None
         if self.limit is not None or until < math.inf:
             look_s = LOOK_S
@@ -196,7 +199,10 @@ class TrialProcess:
         finally:  # also after a second Ctrl-C
             if process.returncode != 0:
                 with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                    if hasattr(os, "killpg"):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    else:  # Windows
+                        process.kill()
             process.wait()
             for stream in (process.stdin, process.stdout, self._errors):
                 with suppress(BrokenPipeError):

@@ -40,6 +40,7 @@ from framework.media.header import BadImage, ImageHeader, read_header
 from framework.order.batches import Order, spread
 from framework.store import folder_store, foreign, hdf5_store, lmdb_store, open_store, staging
 from framework.system.native import limit_threads
+from framework.system.portable import allowed_cores
 from framework.trials.probe import Config, Probe, Rate
 
 NUM_SAMPLES = 64  # records whose size is looked at
@@ -301,7 +302,7 @@ def machine_of(probe: Probe) -> dict[str, Any]:
         "free_memory_bytes": host.available_memory_bytes(),
         "num_threads": torch.get_num_threads(),
         "all_cores": os.cpu_count() or 1,
-        "allowed_cores": len(os.sched_getaffinity(0)),
+        "allowed_cores": len(allowed_cores()),
     }
 
 
@@ -319,11 +320,11 @@ def try_machine(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]
             lambda changed: torch.set_num_threads(fewer if changed else threads),
         )
     known |= _without_opencv(probe, seconds)
-    mine, every = os.sched_getaffinity(0), set(range(os.cpu_count() or 1))
+    mine, every = allowed_cores(), set(range(os.cpu_count() or 1))
 
     def spread_out(changed: bool) -> None:
         host.move_threads(every if changed else mine)
-        torch.set_num_threads(len(os.sched_getaffinity(0)) if changed else threads)
+        torch.set_num_threads(len(allowed_cores()) if changed else threads)
 
     if len(mine) < len(every) and use.own_cores + use.waited_cores > 0.7 * len(mine):
         train = partial(probe.train, TRAIN_TURN * seconds, DRAIN * seconds)

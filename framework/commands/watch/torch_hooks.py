@@ -114,7 +114,8 @@ class TorchHooks:
         self._replace(torch.autograd, "backward", self._backward)
         # Only the model itself is hooked, and only when it is called.
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
-        os.register_at_fork(after_in_child=self._turn_off)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._turn_off)
 
     def remove(self) -> None:
         self._turn_off()
