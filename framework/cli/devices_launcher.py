@@ -48,7 +48,7 @@ class SweepStopped(BaseException):  # after an Exception Hydra would start the n
     """A signal ended a job, or all that ran side by side, and with it the sweep."""
 
 
-class Share(NamedTuple):
+class DeviceShare(NamedTuple):
     """What one job at a time may use."""
 
     cores: Sequence[int]
@@ -61,7 +61,7 @@ class LaunchedJob:
 
     number: int  # Hydra's
     words: list[str]  # its overrides
-    share: Share
+    share: DeviceShare
     process: subprocess.Popen[bytes]
     file: int  # the descriptor of its answer
     answer: dict[str, Any] = field(default_factory=dict[str, Any])  # as ``run_asked`` writes it
@@ -150,7 +150,7 @@ class DevicesLauncher(Launcher):
             returns.append(JobReturn(job.words, status=status, _return_value=result))
         return returns
 
-    def _started(self, number: int, words: list[str], share: Share) -> LaunchedJob:
+    def _started(self, number: int, words: list[str], share: DeviceShare) -> LaunchedJob:
         """Start a job on its share of the machine."""
         sweep_dir = self.hydra.sweep.dir
         log = os.path.join(sweep_dir, f"{number}.log")
@@ -203,7 +203,7 @@ class DevicesLauncher(Launcher):
 
 def shares(
     cores: Sequence[int], gpus: Sequence[str], num_jobs: int, options: Mapping[str, int | None]
-) -> list[Share]:
+) -> list[DeviceShare]:
     """Divide the machine into shares, one for each job that runs at the same time.
 
     ConfigError C128 if the machine has not enough for one job.
@@ -219,7 +219,7 @@ def shares(
     if num_gpus:
         num = min(num, len(gpus) // num_gpus)
     each, own = num_cores or len(cores) // num, num_gpus
-    return [Share(cores[n * each :][:each], gpus[n * own :][:own]) for n in range(num)]
+    return [DeviceShare(cores[n * each :][:each], gpus[n * own :][:own]) for n in range(num)]
 
 
 def print_failures() -> None:

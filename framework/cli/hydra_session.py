@@ -9,6 +9,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
+from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
@@ -36,6 +37,7 @@ from framework.system.run_dir import note, redacted
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
 
+IS_13 = hydra_version.startswith("1.3.")
 SCHEME = "paceline"
 RECIPES = "paceline"  # the provider of our recipes
 OWN_CHOICES, OWN_RECIPES = "project", "project-recipes"  # those of the present folder's files
@@ -130,27 +132,35 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
         if plugin not in plugins.discover(kind):
             plugins.register(plugin)
     # Before 1.4 Hydra makes only its own objects, and those of the package hydra_plugins.
-    is_theirs = Plugins.is_in_toplevel_plugins_module
-    plugins.is_in_toplevel_plugins_module = lambda clazz: clazz == OWN_LAUNCHER or is_theirs(clazz)
+    if IS_13:
+        is_theirs = Plugins.is_in_toplevel_plugins_module
+        plugins.is_in_toplevel_plugins_module = lambda name: name == OWN_LAUNCHER or is_theirs(name)
     stamp.cache_clear()
     # The value is fixed now, for the processes to which a launcher sends the resolver.
     now = stamp()
     OmegaConf.register_new_resolver("stamp", lambda: now, replace=True)
-    # A text as part of a directory's name: only harmless letters, at most 120.
-    OmegaConf.register_new_resolver(
-        "slug", lambda text: re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120], replace=True
-    )
+    OmegaConf.register_new_resolver("slug", _slug, replace=True)
     _guard_environment()
     SearchFolders.config_dir = config_dir
     GlobalHydra.instance().clear()
     project = project_folder()
-    with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
+    # Later versions have only the behavior that 1.3 has by this option, and warn of it.
+    base: dict[str, Any] = {"version_base": "1.3"} if IS_13 else {}
+    with initialize_config_dir(str(CONF), job_name=command, **base):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         loader = GuardedLoader(hydra.config_loader.get_search_path())
         loader.has_users_folder = config_dir is not None or project is not None
         hydra.config_loader = loader
         yield hydra
+
+
+def _slug(text: Any) -> str:
+    """Return a text, or words, as part of a directory's name: harmless letters, at most 120."""
+    if isinstance(text, ListConfig):
+        words: Any = OmegaConf.to_container(text, resolve=False)
+        text = ",".join(sorted(words))
+    return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120]
 
 
 def _guard_environment() -> None:
@@ -330,6 +340,7 @@ class GuardedLoader(ConfigLoaderImpl):
     """Hydra's loader, with our rules of precedence and checks. Launchers pickle it."""
 
     has_users_folder = False  # whether files may be read that are not ours
+    is_checking = False  # whether ``load_configuration`` runs
     expects_run = False  # whether to raise IsSweep if the next configuration asks for a sweep
 
     def load_configuration(
@@ -341,6 +352,29 @@ class GuardedLoader(ConfigLoaderImpl):
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
         """Compose. ConfigError C117 for endless defaults, C125 for what no file may tell Hydra."""
+        self.is_checking = True
+        try:
+            return self._checked(
+                config_name, overrides, run_mode, from_shell, validate_sweep_overrides
+            )
+        finally:
+            self.is_checking = False
+
+    def _load_configuration(self, **options: Any) -> DictConfig:
+        """Load as Hydra 1.4 does, which calls this instead of the public method."""
+        if self.is_checking:
+            return super()._load_configuration(**options)  # pyright: ignore
+        names = ("config_name", "overrides", "run_mode", "from_shell", "validate_sweep_overrides")
+        return self.load_configuration(*(options[name] for name in names))
+
+    def _checked(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool,
+        validate_sweep_overrides: bool,
+    ) -> DictConfig:
         _reset_reference_counts()
         words = self.typed(overrides)
         expected: dict[str, Any] = {}

@@ -102,7 +102,7 @@ class SamplerOrder:
         return replace(order, sampler=batches)
 
 
-class Asked(NamedTuple):
+class Reached(NamedTuple):
     """How far a sampler has been asked."""
 
     epoch: int
@@ -133,10 +133,10 @@ class SampledBatches:
         self.is_single = False
         self._draws = False  # whether an epoch's batches are drawn at its beginning
         self._rest: Iterator[Tensor] = iter(())  # of the present epoch
-        self._at = Asked(0, 0)
+        self._at = Reached(0, 0)
         self._is_open = False  # whether the sampler is inside an epoch
         self._asked_by = 0  # the thread that got the newest batch
-        self._history: deque[Asked] = deque()  # behind each batch that may not be trained on yet
+        self._history: deque[Reached] = deque()  # behind each batch that may not be trained on yet
         self._open(0, 0)
         first = next(self._rest, END)
         if first is END:
@@ -159,7 +159,7 @@ class SampledBatches:
             self._history.popleft()
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
-        at = self._known(epoch, step) or Asked(epoch, step)
+        at = self._known(epoch, step) or Reached(epoch, step)
         is_newest = at is self._at and self._asked_by == threading.get_ident()
         if is_newest and at.state_step == step:
             at = at._replace(state=self._state())  # it may have learned something since
@@ -169,7 +169,7 @@ class SampledBatches:
     def load(self, state: Mapping[str, Any] | None, epoch: int, start: int) -> None:
         self._history.clear()
         if state is not None:
-            self._history.append(Asked(**state))
+            self._history.append(Reached(**state))
         self._open(epoch, start)
 
     def _agree(self, digest: int) -> None:
@@ -180,14 +180,14 @@ class SampledBatches:
                 fix = "let it give whole batches that depend on the seed and the epoch, not a rank"
                 raise DistributedError(107, f"rank {rank}", what, fix)
 
-    def _known(self, epoch: int, step: int) -> Asked | None:
+    def _known(self, epoch: int, step: int) -> Reached | None:
         return next((at for at in tuple(self._history) if at[:2] == (epoch, step)), None)
 
     def _open(self, epoch: int, start: int) -> None:
         """Ask for an epoch's batches from ``start`` on: by its state, or from the first one on."""
         known = self._known(epoch, start)
         before = self._at.digest if known is None else known.before
-        at = Asked(epoch, 0, before=before, digest=before)
+        at = Reached(epoch, 0, before=before, digest=before)
         sampler: Any = self.sampler
         with self._named_errors():
             if isinstance(self.sampler, KnowsEpoch):
@@ -260,7 +260,7 @@ class SampledBatches:
             if step == self.num_steps:
                 next(self._rest, END)
                 self._is_open = False
-                now = Asked(at.epoch + 1, 0, before=digest, digest=digest)
+                now = Reached(at.epoch + 1, 0, before=digest, digest=digest)
             if not self._draws or not now.step:
                 now = now._replace(state=self._state(), state_step=now.step)
         self._at = now
