@@ -363,7 +363,7 @@ class GuardedLoader(ConfigLoaderImpl):
     def _load_configuration(self, **options: Any) -> DictConfig:
         """Load as Hydra 1.4 does, which calls this instead of the public method."""
         if self.is_checking:
-            return super()._load_configuration(**options)  # pyright: ignore
+            return super()._load_configuration(**options)  # pyright: ignore[reportAttributeAccessIssue]
         names = ("config_name", "overrides", "run_mode", "from_shell", "validate_sweep_overrides")
         return self.load_configuration(*(options[name] for name in names))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.devices_launcher import Share, shares
+from framework.cli.devices_launcher import DeviceShare, shares
 from framework.errors import ConfigError
 from framework.system.stopping import has_ended
 from tests.cli.command import is_one_error_line, started
@@ -68,7 +68,7 @@ class Net(DigitsCNN):
 def test_the_machine_is_divided_among_the_jobs(num_jobs, options, expected):
     named = dict(zip(("gpus", "cores", "jobs"), options, strict=True))
     divided = shares((0, 1, 2, 3), ("a", "b"), num_jobs, named)
-    assert divided == [Share(cores, tuple(gpus)) for cores, gpus in expected]
+    assert divided == [DeviceShare(cores, tuple(gpus)) for cores, gpus in expected]
 
 
 @pytest.mark.parametrize(("gpus", "cores"), [(3, None), (0, 5)])
