@@ -125,6 +125,11 @@ def test_a_run_trains_resumes_and_is_evaluated(simulated):
     assert line.endswith("this system has no /dev/shm to copy it to; set data.stage=none")
 
 
+def test_jobs_run_side_by_side_on_linux_alone(simulated):
+    done = paceline(simulated, "train -m hydra/launcher=devices seed=1,2", code=2)
+    assert done.stderr.startswith("error[C128]: hydra/launcher = devices: needs Linux")
+
+
 def test_workers_read_and_pack(simulated):
     paceline(simulated, "pack input=digits output=folder output.path=digits workers=2")
     paceline(simulated, "pack input=folder input.path=digits output.path=digits.h5 workers=2")

@@ -104,7 +104,10 @@ class DevicesLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Check the options. ConfigError C101."""
+        """Check the options. ConfigError C101; C128 on a system that cannot run jobs side by side."""
+        if not hasattr(os, "memfd_create"):
+            what = "needs Linux, which gives a process cores of its own"
+            raise ConfigError(128, "hydra/launcher = devices", what, "leave it out")
         self.hydra = config.hydra
         for key, rule in option_rules("hydra/launcher").items():
             name = key.rpartition(".")[2]
