@@ -142,8 +142,8 @@ class Rule(NamedTuple):
             value = text[1:-1]
         if NoneType in self.kinds and value in ("", "null"):
             value = None
-        elif self.kind is bool:
-            value = {"true": True, "false": False}.get(text.lower(), text)
+        elif bool in self.kinds:
+            value = {"true": True, "false": False}.get(text.lower(), value)
         for kind in (int, float):
             if kind in self.kinds and isinstance(value, str):
                 with suppress(ValueError):
@@ -360,11 +360,11 @@ def _check_together(config: Config) -> None:
             what = "no average of the weights is kept without ema_decay"
             fix = "set ema_decay, to 0.95 for example"
             raise ConfigError(148, f"{key} = {config[key]}", what, fix)
-    block = (
-        config["compile"] if isinstance(config["compile"], dict) else {"mode": config["compile"]}
-    )
-    if block is config["compile"]:
+    block = config["compile"]
+    if isinstance(block, dict):
         _check_compile(block)
+    else:
+        block = {"mode": block}
     if config["cuda_graph"] and block.get("mode") in ("reduce-overhead", "max-autotune"):
         what = "captures graphs of the model, and cuda_graph=true captures the whole step"
         fix = "choose max-autotune-no-cudagraphs, or leave out cuda_graph"

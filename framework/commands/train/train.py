@@ -276,8 +276,8 @@ def claim(
     has_result = ending.get("step") is not None or bool(ending.get("checkpoint"))
     if not resumed and ending.get("code") and not has_result:
         # The same command is often typed again, with a path or a key corrected.
-        left = {path.name for path in run_dir.iterdir()}
-        if left <= {*LEFT_BY_FAILED, LOCK, run_files.JOB_LOG}:
+        left = {path.name for path in run_dir.iterdir()} & {*run_files.FILES, *run_files.FOLDERS}
+        if left <= {*LEFT_BY_FAILED, LOCK}:
             _remove_all(run_dir, LEFT_BY_FAILED)
     try:
         (run_dir / FACTS).touch(exist_ok=resumed)

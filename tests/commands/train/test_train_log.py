@@ -22,7 +22,7 @@ class Net(nn.Sequential):
         warnings.warn("odd weights")
 """
 WORDS = (
-    *("model={_target_: mine.Net}", "allow_targets=[mine]", "search_metric=${oc.env:TOKEN}"),
+    *("model={_target_: mine.Net}", "allow_targets=[mine]", "vars={token: ${oc.env:TOKEN}}"),
     *("recipes=digits", "optim=adamw", "hydra.run.dir=run"),
 )
 
@@ -33,7 +33,7 @@ def log():
 
 def test_logging_warnings_notes_and_the_end_are_in_the_log_without_secrets():
     Path("mine.py").write_text(MODULE)
-    done = paceline("train", *WORDS, "max_steps=2", TOKEN="open sesame")
+    done = started("train", *WORDS, "max_steps=2", TOKEN="open sesame")
     assert done.code == 0, done.err
     assert all(map(LINE.fullmatch, log().splitlines()))
     for text in (
