@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.errors import escaped
+from framework.system.portable import NO_FOLLOW, NO_WAIT
 from framework.system.run_dir import LOG, redacted
 
 OWN = logging.getLogger("paceline")  # for what the terminal has already
@@ -49,7 +50,7 @@ def logged(run_dir: Path) -> Generator[None]:
     descriptor = -1
     if not any(isinstance(handler, _Lines) for handler in OWN.handlers):
         with suppress(OSError):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_FOLLOW | NO_WAIT
             descriptor = os.open(run_dir / LOG, flags, 0o666)
     if descriptor < 0 or not stat.S_ISREG(os.fstat(descriptor).st_mode):
         yield

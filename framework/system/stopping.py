@@ -244,7 +244,7 @@ def has_ended(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return sys.platform == "linux"
+        return PROCESSES.is_dir()
     return stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 

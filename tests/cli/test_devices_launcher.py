@@ -112,7 +112,7 @@ def test_a_job_that_fails_stops_no_other_and_is_named_at_the_end():
     assert done.code == 2, done.err
     assert "3 of 4 jobs failed or stopped:" in done.err
     folders = [next(Path("sweep").glob(f"{number}-*")) for number in range(4)]
-    assert "(optim.lr=1000000000.0 batch_size=64 epochs=1 sink=[jsonl]): error[N101]" in done.err
+    assert "(sink=[jsonl] optim.lr=1000000000.0 batch_size=64 epochs=1): error[N101]" in done.err
     assert f"see {folders[1]}/job.log" in done.err
     assert "error[C101]: batch_size = 0" in (folders[0] / "job.log").read_text()
     assert json.loads((folders[3] / "exit.json").read_text())["code"] == 0
