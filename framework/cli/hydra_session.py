@@ -134,7 +134,9 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
     # Before 1.4 Hydra makes only its own objects, and those of the package hydra_plugins.
     if IS_13:
         is_theirs = Plugins.is_in_toplevel_plugins_module
-        plugins.is_in_toplevel_plugins_module = lambda name: name == OWN_LAUNCHER or is_theirs(name)
+        plugins.is_in_toplevel_plugins_module = lambda clazz: (
+            clazz == OWN_LAUNCHER or is_theirs(clazz)
+        )
     stamp.cache_clear()
     # The value is fixed now, for the processes to which a launcher sends the resolver.
     now = stamp()

@@ -173,23 +173,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
             with logged(run_dir):
                 for note in last().notes:
                     OWN.info("note: %s", note)
-                outcome = None
-                with recorded_if_stopped(run_dir):
-                    # torch is loaded only for a configuration that is sound
-                    from framework.cli.run_ranks import (  # noqa: PLC0415
-                        RankedJob,
-                        run_here,
-                        run_shared,
-                    )
-
-                    job = RankedJob(config, str(run_dir), allowed)
-                    if "RANK" in os.environ:
-                        code = run_shared(job)
-                    else:
-                        outcome = job.outcome(run_here, meeting, is_sweep)
-                if outcome is not None:
-                    with uninterrupted():
-                        code = conclude(outcome, run_dir, short=is_sweep)
+                code = _run(config, run_dir, allowed, meeting, is_sweep)
             if is_new and is_basic and (reason := _failed_start(run_dir)):
                 typed.jobs[-1] = typed.jobs[-1]._replace(refusal=reason)
                 with uninterrupted():
@@ -209,6 +193,22 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     if is_sweep:
         StopSignals.end_again()
     return code
+
+
+def _run(
+    config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Any, is_sweep: bool
+) -> int:
+    """Train in this process, or as the ranks of a host or of several. Return the exit code."""
+    with recorded_if_stopped(run_dir):
+        # torch is loaded only for a configuration that is sound
+        from framework.cli.run_ranks import RankedJob, run_here, run_shared  # noqa: PLC0415
+
+        job = RankedJob(config, str(run_dir), allowed)
+        if "RANK" in os.environ:
+            return run_shared(job)
+        outcome = job.outcome(run_here, meeting, is_sweep)
+    with uninterrupted():
+        return conclude(outcome, run_dir, short=is_sweep)
 
 
 def _failed_start(run_dir: Path) -> str:
