@@ -312,7 +312,8 @@ class CheckedFolder(ConfigSource):
             return False
         if self.provider in (RECIPES, OWN_RECIPES):
             return folder in ("", "recipes")
-        return self.provider != OWN_CHOICES or (CONF / folder).is_dir()
+        is_ours = folder != "hydra" and (CONF / folder).is_dir()
+        return self.provider != OWN_CHOICES or is_ours
 
 
 def _reset_reference_counts() -> None:

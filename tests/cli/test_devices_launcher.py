@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -139,11 +140,12 @@ def stepping():
     return [int(path.name.removeprefix("step-")) for path in Path().glob("step-*")]
 
 
-@pytest.fixture
-def sweep():
-    """Yield a command with two jobs whose every step takes three seconds, and their processes."""
+@contextmanager
+def sweep(step_s=3):
+    """Yield a command with two jobs whose steps take so many seconds, and their processes."""
     Path("probe.py").write_text(PROBE)
-    words = ("model._target_=probe.Net", "+model.sleep_s=3", "allow_targets=[probe]", "seed=1,2,3")
+    words = ("model._target_=probe.Net", f"+model.sleep_s={step_s}", "allow_targets=[probe]")
+    words += ("seed=1,2,3",)
     with Command(*ONE_CORE, *words) as command:
         wait_for(lambda: len(stepping()) == 2, "steps")
         yield command, stepping()
@@ -154,30 +156,30 @@ def endings():
 
 
 @needs_two_cores
-def test_a_signal_lets_every_job_save_and_starts_no_other(sweep):
-    command, jobs = sweep
-    os.kill(command.pid, signal.SIGTERM)
-    done = command.wait()
-    assert done.code == 75, done
-    assert all(map(has_ended, jobs))
-    assert [(end["code"], bool(end["checkpoint"])) for end in endings()] == [(75, True)] * 2
-    assert "2 of 2 jobs failed or stopped:" in done.err
-    assert done.err.count("state saved; continue with: paceline train resume=") >= 2
+def test_a_signal_lets_every_job_save_and_starts_no_other():
+    with sweep() as (command, jobs):
+        os.kill(command.pid, signal.SIGTERM)
+        done = command.wait()
+        assert done.code == 75, done
+        assert all(map(has_ended, jobs))
+        assert [(end["code"], bool(end["checkpoint"])) for end in endings()] == [(75, True)] * 2
+        assert "2 of 2 jobs failed or stopped:" in done.err
+        assert done.err.count("state saved; continue with: paceline train resume=") >= 2
 
 
 @needs_two_cores
-def test_a_second_signal_ends_every_job_at_once(sweep):
-    command, jobs = sweep
-    os.kill(command.pid, signal.SIGINT)
-    time.sleep(1.3)
-    os.kill(command.pid, signal.SIGINT)
-    assert command.wait().code == 130
-    assert all(map(has_ended, jobs))
-    assert [(end["code"], end["checkpoint"]) for end in endings()] == [(143, None)] * 2
+def test_a_second_signal_ends_every_job_at_once():
+    with sweep(30) as (command, jobs):
+        os.kill(command.pid, signal.SIGINT)
+        time.sleep(1.3)
+        os.kill(command.pid, signal.SIGINT)
+        assert command.wait().code == 130
+        assert all(map(has_ended, jobs))
+        assert [(end["code"], end["checkpoint"]) for end in endings()] == [(143, None)] * 2
 
 
 @needs_two_cores
-def test_no_job_outlives_a_launcher_that_is_killed(sweep):
-    command, jobs = sweep
-    os.kill(command.pid, signal.SIGKILL)
-    wait_for(lambda: all(map(has_ended, jobs)), "end", 10.0)
+def test_no_job_outlives_a_launcher_that_is_killed():
+    with sweep() as (command, jobs):
+        os.kill(command.pid, signal.SIGKILL)
+        wait_for(lambda: all(map(has_ended, jobs)), "end", 10.0)

@@ -40,7 +40,7 @@ def test_choices_of_the_present_folder_are_found(project, word):
 
 
 def test_help_lists_them(project):
-    lines = [line.split() for line in paceline("train", "--help").out.splitlines()]
+    lines = [line.split() for line in paceline("train", "--help", "all").out.splitlines()]
     assert ["linear", "one", "layer"] in lines
     assert ["mine", "mine"] in lines
 

@@ -202,7 +202,6 @@ def secret(monkeypatch):
 def leaks(folder):
     """Return the paths of the files that hold the secret."""
     paths = [path for path in Path(folder).rglob("*") if path.is_file()]
-    assert paths
     return [str(path) for path in paths if SECRET.encode() in path.read_bytes()]
 
 
@@ -221,7 +220,7 @@ def test_a_run_that_fails_over_the_environment_does_not_show_it(secret):
     words = (*secret, "recipes=failing", "prepare=null", "hydra.run.dir=run")
     done = paceline(*words)
     assert done.code in (2, 3)
-    assert leaks("run") == []
+    assert not Path("run").exists()
     assert SECRET not in done.last_line
 
 

@@ -19,7 +19,9 @@ from tests.config.assembled import SYNTHETIC, assembled
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 CONFIG = {
     **{name: {"_target_": f"framework.{name}.some.Thing"} for name in PARTS},
-    **dict.fromkeys(("limit", "clip_norm", "ema_decay", "freeze", "validate_every", "select")),
+    **dict.fromkeys(
+        ("limit", "clip_norm", "ema_decay", "freeze", "validate_every", "validate_first", "select")
+    ),
     **UNFOLDED,
     "seed": 0,
     "shuffle": True,

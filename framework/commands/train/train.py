@@ -148,8 +148,6 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     number = int(hydra.job.num) if is_sweep else 0
     # whether Hydra has made it for this job
     is_new = run_dir.stat().st_ctime_ns >= typed.started_ns and not any(run_dir.iterdir())
-    # jobs that a launcher ran elsewhere are known by their directories alone
-    is_basic = hydra.runtime.choices.get("hydra/launcher") == "basic"
     try:
         config, allowed = checked(cfg, typed.grant)
         _check_start(config, hydra.runtime.choices.get("hydra/sweeper", "basic"), is_sweep)
@@ -174,8 +172,8 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
                 for note in last().notes:
                     OWN.info("note: %s", note)
                 code = _run(config, run_dir, allowed, meeting, is_sweep)
-            if is_new and is_basic and (reason := _failed_start(run_dir)):
-                typed.jobs[-1] = typed.jobs[-1]._replace(refusal=reason)
+            # the report of a sweep names the jobs that failed
+            if is_new and not is_sweep and _has_failed_at_start(run_dir):
                 with uninterrupted():
                     _remove_all(run_dir, (*LEFT_BY_FAILED, REPORTS))
                     shutil.rmtree(run_dir / BEGUN, ignore_errors=True)
@@ -211,15 +209,14 @@ def _run(
         return conclude(outcome, run_dir, short=is_sweep)
 
 
-def _failed_start(run_dir: Path) -> str:
-    """Return why a run failed if it took no step and left nothing of value, else an empty text."""
+def _has_failed_at_start(run_dir: Path) -> bool:
+    """Return whether a run failed before its first step and left nothing of value."""
     ending = run_files.read_object(run_dir / ENDED)
     has_result = bool(ending.get("step") or ending.get("checkpoint"))
     if not ending.get("code") or ending["code"] in STOPPED or has_result:
-        return ""
+        return False
     left = {path.name for path in run_dir.iterdir() if path.name != REPORTS or path.stat().st_size}
-    is_ours = left <= {*LEFT_BY_FAILED, LOCK, BEGUN} - {"debug.log"}  # to which a line points
-    return str(ending.get("reason", "failed")) if is_ours else ""
+    return left <= {*LEFT_BY_FAILED, LOCK, BEGUN} - {"debug.log"}  # to which a line points
 
 
 def _check_start(config: Config, sweeper: str | None, is_sweep: bool) -> None:
@@ -276,8 +273,8 @@ def claim(
     has_result = ending.get("step") is not None or bool(ending.get("checkpoint"))
     if not resumed and ending.get("code") and not has_result:
         # The same command is often typed again, with a path or a key corrected.
-        left = {path.name for path in run_dir.iterdir()} & {*run_files.FILES, *run_files.FOLDERS}
-        if left <= {*LEFT_BY_FAILED, LOCK}:
+        left = {path.name for path in run_dir.iterdir()}
+        if left <= {*LEFT_BY_FAILED, LOCK, run_files.JOB_LOG}:
             _remove_all(run_dir, LEFT_BY_FAILED)
     try:
         (run_dir / FACTS).touch(exist_ok=resumed)
