@@ -139,6 +139,11 @@ class Fused:
     def __init__(self, finish: Keyed, tell: Callable[[str], None]) -> None:
         from torch._inductor import list_options  # noqa: PLC0415  # takes seconds to load
 
+        from framework.augment import normalize, random_erasing  # noqa: PLC0415
+
+        # Where they are defined, the mark would load the compiler for every command.
+        for function in (normalize.constant_tables, random_erasing.constant_paint):
+            torch.compiler.assume_constant_result(function)
         known = list_options()  # of this version of torch
         options: dict[str, Any] = {name: value for name, value in EXACT.items() if name in known}
         keywords: dict[str, Any] = {}

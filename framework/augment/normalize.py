@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, final
 
 import torch
 from torch import Tensor
-from torch.compiler import assume_constant_result, is_compiling
+from torch.compiler import is_compiling
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import AugmentTraits
@@ -190,11 +190,10 @@ def scale_and_shift(
     image: Tensor, mean: Sequence[float], std: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
     """Return the factors on ``image``'s values, and what is then added: float32 [1 or C, 1, 1]."""
-    return _made_once(tuple(mean), tuple(std), white_of(image.dtype), image.device)
+    return constant_tables(tuple(mean), tuple(std), white_of(image.dtype), image.device)
 
 
-@assume_constant_result  # in a compiled augmentation, too
-def _made_once(
+def constant_tables(
     mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     return _scale_and_shift(mean, std, white, device)

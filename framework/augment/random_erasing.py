@@ -10,7 +10,6 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.compiler import assume_constant_result
 
 from framework.augment.cutmix import inside
 from framework.augment.mixup import POINTS, QuantileCurve
@@ -77,13 +76,12 @@ class RandomErasing(PixelAugment):
             left = (draws[:, 4] * (width - wide + 1)).long()
             rows, columns = inside(top, top + tall, height), inside(left, left + wide, width)
             painted = (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
-            paint = _paint(self.value, image.dtype, image.device)
+            paint = constant_paint(self.value, image.dtype, image.device)
             result[name] = torch.where(painted, paint, image)
         return result
 
 
-@assume_constant_result  # in a compiled augmentation, too
-def _paint(value: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def constant_paint(value: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return _mixed(value, dtype, device)
 
 
