@@ -3,13 +3,13 @@
 import os
 import sys
 import traceback
-from importlib import import_module
 from pathlib import Path
 
 from framework import __version__, errors
 from framework.cli.arguments import literal
 from framework.cli.other_words import refuse_options
 from framework.cli.signals import closed_output_code
+from framework.system.portable import load
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {
@@ -119,4 +119,4 @@ def _start(command: str, arguments: list[str]) -> int:
     name = f"framework.commands.{command}"
     if not Path(__file__).with_name("commands").joinpath(f"{command}.py").is_file():
         name += f".{command}"  # a command of several files is a folder
-    return import_module(name).main(arguments)
+    return load(name).main(arguments)

@@ -36,6 +36,7 @@ from framework.order.draws import draw_kernel
 from framework.sink.base import MeasuredSink
 from framework.system import native
 from framework.system import run_dir as files
+from framework.system.portable import load
 from framework.train.checkpoint import newest_path, newest_state
 from framework.train.parameter_groups import GROUP, NAME, part_blocks
 from framework.train.trainer import Trainer
@@ -61,6 +62,7 @@ def run(
     say: Callable[[str], None],  # prints a note or a warning
 ) -> dict[str, Any]:
     """Train one rank of a run and return its summary. Only rank 0 writes files and prints."""
+    load("torch._dynamo")  # as each optimizer of torch does
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
     resume = config["resume"]

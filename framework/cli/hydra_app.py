@@ -22,6 +22,7 @@ from framework.cli.signals import closed_output_code
 from framework.config import schema
 from framework.config.targets import check_targets, completed
 from framework.errors import ConfigError, PacelineError, did_you_mean
+from framework.system.portable import begin_torch
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:
@@ -252,6 +253,7 @@ def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
             config = loader.load_configuration(name, words, mode, validate_sweep_overrides=False)
             is_sweep = config.hydra.mode == RunMode.MULTIRUN
     if not is_sweep:
+        begin_torch()  # beside composing
         loader.expects_run = True  # composing takes 0.1 s, so it is not done before to ask
         try:
             hydra.run(name, job, words)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, ClassVar
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
+from framework.system.portable import load
 from framework.system.stopping import NUMBERS, SAME_S, die_with_parent, end, set_all
 
 
@@ -97,6 +98,4 @@ def begin_rank(path: str) -> None:
 
 if __name__ == "__main__":
     begin_rank(sys.argv[1])
-    from framework.cli.run_ranks import train_rank
-
-    train_rank(sys.argv[1])
+    load("framework.cli.run_ranks").train_rank(sys.argv[1])

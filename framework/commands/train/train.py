@@ -35,6 +35,7 @@ from framework.measure import statistics
 from framework.parallel.processes import rank_environment
 from framework.system import run_dir as run_files
 from framework.system.durable import locked, remove_leftovers, uninterrupted, write_text
+from framework.system.portable import load
 from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY
 from framework.system.run_log import OWN, logged
 from framework.system.safe_text import SafeConsole
@@ -297,10 +298,9 @@ def claim(
         write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
         written = as_written(cfg)
         run_files.write_object(run_dir / f"resolved{suffix}.json", written, redact=False)
-        from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
-
         own = {key: written[key] for key in ("vars", "tags")}
         own["trust"] = signature(run_dir) if not resumed or was_begun_here(run_dir) else ""
+        facts = load("framework.run").facts  # and torch: only for a sound configuration
         known = {**facts(sys.argv, overrides), "config_dir": config_dir, **own}
         run_files.write_object(run_dir / facts_file, known)
 
