@@ -9,7 +9,7 @@ from framework import __version__, errors
 from framework.cli.arguments import literal
 from framework.cli.other_words import refuse_options
 from framework.cli.signals import closed_output_code
-from framework.system.portable import load
+from framework.system.imports import load
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {

@@ -36,7 +36,7 @@ from framework.order.draws import draw_kernel
 from framework.sink.base import MeasuredSink
 from framework.system import native
 from framework.system import run_dir as files
-from framework.system.portable import load
+from framework.system.imports import load
 from framework.train.checkpoint import newest_path, newest_state
 from framework.train.parameter_groups import GROUP, NAME, part_blocks
 from framework.train.trainer import Trainer

@@ -22,7 +22,7 @@ from framework.cli.signals import closed_output_code
 from framework.config import schema
 from framework.config.targets import check_targets, completed
 from framework.errors import ConfigError, PacelineError, did_you_mean
-from framework.system.portable import begin_torch
+from framework.system.imports import begin_torch
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:

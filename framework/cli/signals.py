@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, ClassVar
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
-from framework.system.portable import load
+from framework.system.imports import load
 from framework.system.stopping import NUMBERS, SAME_S, die_with_parent, end, set_all
 
 

@@ -1,16 +1,11 @@
-"""Calls that Linux has, with what takes their place on macOS and Windows; fast imports."""
+"""Calls that Linux has, with what takes their place on macOS and Windows."""
 
 import ctypes
 import errno
-import gc
 import os
 import signal
-import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
-from importlib import import_module
-from importlib.util import find_spec
-from threading import Thread
 from typing import Any
 
 try:
@@ -104,31 +99,3 @@ def c_function(name: str) -> Any | None:
     with suppress(TypeError):  # Windows has no name for the whole process
         return getattr(ctypes.CDLL(None), name, None)
     return None
-
-
-def load(name: str) -> Any:
-    """Import a large module without collecting garbage, which takes a fifth of the time.
-
-    Later collections skip what was made meanwhile.
-    """
-    if name in sys.modules:
-        return sys.modules[name]
-    gc.disable()
-    try:
-        return import_module(name)
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def begin_torch() -> None:
-    """Load torch's largest library in a thread: 0.3 s without Python's lock."""
-    spec = find_spec("torch")
-    if spec is not None and spec.origin is not None and len(allowed_cores()) > 1:
-        path = os.path.join(os.path.dirname(spec.origin), "lib", "libtorch_cpu.so")
-        Thread(target=_open_library, args=[path], name="paceline-torch", daemon=True).start()
-
-
-def _open_library(path: str) -> None:
-    with suppress(OSError):  # it has another name on macOS and Windows
-        ctypes.CDLL(path)

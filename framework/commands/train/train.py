@@ -35,7 +35,7 @@ from framework.measure import statistics
 from framework.parallel.processes import rank_environment
 from framework.system import run_dir as run_files
 from framework.system.durable import locked, remove_leftovers, uninterrupted, write_text
-from framework.system.portable import load
+from framework.system.imports import load
 from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY
 from framework.system.run_log import OWN, logged
 from framework.system.safe_text import SafeConsole

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from framework.system.portable import allowed_cores, load
+from framework.system.imports import allowed_cores, load
 
 
 def output_of(code):
@@ -33,7 +33,7 @@ def test_a_broken_module_leaves_the_collection_on(tmp_path, monkeypatch):
 def test_the_library_of_torch_is_loaded_before_its_module():
     code = (
         "import sys, threading; from pathlib import Path\n"
-        "from framework.system.portable import begin_torch\n"
+        "from framework.system.imports import begin_torch\n"
         "begin_torch()\n"
         "[thread.join() for thread in threading.enumerate()[1:]]\n"
         "print('libtorch_cpu' in Path('/proc/self/maps').read_text(), 'torch' in sys.modules)"
