@@ -1,6 +1,7 @@
 """What commands print: numbers with their units, tables, bars of progress, the end of a run."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -245,7 +246,8 @@ def _result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
             used.append(f"{label} {usage[key] / divisor:{form}} {unit}")
     if used:
         yield "  ".join(used)
-    if _other_programs(summary) and "peak_device_bytes" not in usage:
+    has_threads = "peak_device_bytes" not in usage and os.environ.get("OMP_NUM_THREADS") != "1"
+    if has_threads and _other_programs(summary):
         line = "other programs keep cores busy: the threads of a step wait for each other then; "
         yield f"{line}OMP_NUM_THREADS=1 may be faster"
     if own := summary.get("recompute"):

@@ -72,12 +72,15 @@ def test_several_ranks_have_a_table_and_a_late_rank_a_sentence(printed):
 
 
 @pytest.mark.parametrize(("cores", "is_busy"), [(0.02, False), (0.4, False), (0.9, True)])
-def test_programs_beside_a_run_are_reported(printed, tmp_path, capsys, cores, is_busy):
+def test_programs_beside_a_run_are_reported(printed, tmp_path, capsys, monkeypatch, cores, is_busy):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     usage = {"cpu_cores": 1.0, "others_cpu_cores": cores}
     out = printed(usage=usage)
     assert (f"other programs {cores:.2f} cores" in out) == (cores > 0.1)
     assert ("OMP_NUM_THREADS=1 may be faster" in out) == is_busy
     assert "OMP_NUM_THREADS" not in printed(usage={**usage, "peak_device_bytes": 1.0})
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert "OMP_NUM_THREADS" not in printed(usage=usage)
     write_object(tmp_path / "summary.json", {**SUMMARY, "usage": usage})
     print_run(tmp_path, 0, short=True)
     assert ("(beside other programs on 0.9 cores)" in capsys.readouterr().out) == is_busy
