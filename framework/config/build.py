@@ -242,6 +242,8 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
         if name == "model":
             keys = "the model's keys (in_channels, num_classes, ...)"
             fix = f"set {keys} or the objective's input and target to what the data is"
+            if "tuple" in why:
+                fix = "a loss of your own in objective=loss takes all that the model returns"
             if "Half" in why or "BFloat16" in why:
                 fix = "choose precision=amp, or leave out augment.dtype"
             if "expected target dtype" in why or "expected scalar type Long" in why:

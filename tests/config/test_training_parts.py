@@ -238,6 +238,22 @@ def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, ob
     assert "set the model's keys" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "objective",
+    [
+        pytest.param(Classify("image", "label", 0.0), id="classify"),
+        pytest.param(OwnLoss("image", "label", {"nll": nn.NLLLoss()}), id="a loss of torch"),
+    ],
+)
+def test_a_model_of_several_outputs_needs_a_loss_that_takes_them(objective):
+    class Net(DigitsCNN):
+        def forward(self, image):
+            return super().forward(image), image
+
+    with pytest.raises(ConfigError, match=r"C118.*tuple.*; a loss of your own in objective=loss"):
+        check_fit(Net(1, 10, 2), objective, records(), CONFIG, ())
+
+
 def test_a_label_of_no_class_of_the_model_names_its_record():
     with pytest.raises(DataError, match=r"D195.*data.train, record 1: has 9 as label"):
         check_fit(DigitsCNN(1, 3, 2), Classify("image", "label", 0.0), records(), CONFIG, ())
