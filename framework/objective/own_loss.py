@@ -25,7 +25,8 @@ class OwnLoss:
 
     Each loss is called with the model's output and the fields of ``target``. An output [B, 1] is
     given as [B] if the first target is one number per record. torch's losses of classes get class
-    numbers as int64 [B]. A loss returns a mean (0-d), or a value for each record ([B]).
+    numbers as int64 [B]. A loss returns a mean (0-d), or a value for each record ([B]). A tuple of
+    outputs is given as it is; the first of them is the prediction.
 
     Args:
         losses: The losses by name, a mapping. The sum of several is minimized, and each is logged.
@@ -104,7 +105,7 @@ class OwnLoss:
         parts = means if len(means) > 1 else {}
         outcome = Outcome(total, {}, self._count(batch, values, targets[0]), losses=parts)
         if not model.training and len(targets) == 1:
-            outcome.predictions = self._compared(output, targets[0])
+            outcome.predictions = self._compared(_first(output), targets[0])
         return outcome
 
     def _count(self, batch: Batch, values: Mapping[str, Tensor], target: Tensor) -> Tensor | None:
@@ -144,7 +145,7 @@ class OwnLoss:
         return (target.long() != ignored).sum()
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        output = predicted(model, batch, self.inputs)
+        output = _first(predicted(model, batch, self.inputs))
         if self._gives_classes(output):
             return predicted_classes(output)
         return PredictedNumbers(output.float())
@@ -172,6 +173,11 @@ class OwnLoss:
     def _gives_classes(self, output: Tensor) -> bool:
         # ``predicts=auto`` takes counts for classes: a softmax over one number is always 1
         return self.predicts == CLASSES and output.dim() > 1 and output.shape[1] > 1
+
+
+def _first(output: Any) -> Any:
+    """Return the first value of a tuple: the prediction, before a loss or matrices, say."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 def _ignored(loss: object) -> int | None:

@@ -280,6 +280,21 @@ def test_logits_become_probabilities_if_classes_are_predicted():
     assert (objective.inputs, objective.target) == (["x"], "y")
 
 
+def test_a_loss_gets_every_output_of_which_the_first_is_the_prediction():
+    class Net(nn.Module):
+        def forward(self, x):
+            return x, x.mean()
+
+    batch = {"x": torch.randn(4, 3), "y": torch.randint(3, (4,))}
+    losses = {"own": lambda output, target: output[1]}
+    objective = OwnLoss("x", "y", losses, predicts="classes")
+    model = Net().eval()
+    outcome = objective(model, batch)
+    assert outcome.loss == batch["x"].mean()
+    for guess in (outcome.predictions[0], objective.predict(model, batch).values):
+        torch.testing.assert_close(guess, batch["x"].softmax(1))
+
+
 def test_a_loss_that_returns_no_tensor_is_named():
     with pytest.raises(ValueError, match="the loss own returned a float"):
         own_loss({"own": lambda output, target: 1.0})
