@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from framework.cli.arguments import Grant, granted, with_output, with_run
+from framework.cli.arguments import Grant, block_words, granted, with_output, with_run
 from framework.cli.hydra_app import checked_options, run_app
 from framework.cli.outcome import RunOutcome, run_action
 from framework.cli.signals import begin_rank
@@ -106,7 +106,9 @@ def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
             print_table(title, ["class"], ["count", *SHARES], rows)
         speed = f"{result['wall_s']:.1f} s, {result['records_per_s']:,.0f} records/s"
         means = "  ".join(f"{key} {value:.4f}" for key, value in result["means"].items())
-        evaluated = f"evaluated: {result['records']} records of {result['data']} in {speed}"
+        data = result["data"]
+        where = data if isinstance(data, str) else block_words(data)
+        evaluated = f"evaluated: {result['records']} records of {where} in {speed}"
         console.print(f"{evaluated}\n{name} {means}", soft_wrap=True)
     files = ", ".join(["evaluation.json", *summary["files"]])
     results = f"weights: {summary['weights_file']}\nresults: {output} ({files})"
