@@ -86,7 +86,7 @@ class Exportable:
 
 
 class ModelOnly(nn.Module):
-    """The model as it is, whose outputs are flattened into a tuple."""
+    """The model as it is, with a flat tuple of the outputs of records: a mean loss is none."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class ModelOnly(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         outputs = tree_leaves(self.model(*inputs))
-        return tuple(output for output in outputs if isinstance(output, Tensor))
+        return tuple(output for output in outputs if isinstance(output, Tensor) and output.dim())
 
 
 class WithPreprocessing(nn.Module):

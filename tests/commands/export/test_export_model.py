@@ -11,6 +11,7 @@ from framework.commands.export.export import FORMATS, ExportOptions
 from framework.commands.export.export_model import (
     USE,
     Exportable,
+    ModelOnly,
     check_format,
     compare,
     difference,
@@ -44,6 +45,14 @@ def test_a_single_record_leaves_the_batch_size_free(run, tmp_path):
     export_model(run, choice(tmp_path / "digits.pt2", num_records=1))
     module = torch.export.load(tmp_path / "digits.pt2").module()
     assert module(torch.zeros(5, 1, 8, 8))[0].shape == (5, 10)
+
+
+def test_a_loss_that_the_model_returns_is_no_output():
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x.mean()
+
+    assert [value.shape for value in ModelOnly(Net(3, 2))(torch.zeros(5, 3))] == [(5, 2)]
 
 
 def test_an_export_that_differs_leaves_nothing(run, tmp_path, monkeypatch):
