@@ -171,6 +171,7 @@ def imported(name: str) -> ModuleType:
 
 def test_triplets_have_the_losses_of_their_plain_loop():
     signatures = imported("signatures")
+    torch.manual_seed(0)
     torch.save(signatures.StrokeNet().state_dict(), "start.pth")
     own = ("recipes=signatures", "init=start.pth", "report_every=1", "hydra.run.dir=run")
     run("train", "--config-dir", ".", *own, "allow_targets=[signatures]", **ONE_THREAD)
