@@ -17,7 +17,7 @@ from framework.system.rng import seed_host_generators
 from tests.cli.command import losses, paceline
 
 PORTS = Path(__file__).parents[2] / "examples" / "ports"
-SHAPES = np.float32([[1, 1, 1], [1, 1, 0.2], [1, 0.2, 0.2], [0.6, 0.6, 1]])
+SHAPES = np.array([[1, 1, 1], [1, 1, 0.2], [1, 0.2, 0.2], [0.6, 0.6, 1]], np.float32)
 ALLOWED = "allow_targets=[pointnet,clouds]"
 WORDS = (
     *("train", "--config-dir", ".", "recipes=pointnet", ALLOWED, "init=start.pth"),
