@@ -1,7 +1,7 @@
 """Start a model from somebody's weights: the block ``init``."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import file_digest
 from pathlib import Path
@@ -194,12 +194,15 @@ def _renamed(weights: Weights, rename: Mapping[str, str]) -> dict[str, Tensor]:
     return {names[name]: value for name, value in weights.items()}
 
 
-def load_teacher(objective: object) -> None:
+def load_teacher(objective: object, say: Callable[[str], None]) -> None:
     """Load the weights that an objective names for its teacher, if it has one.
 
     ConfigError C319 if they are those of another model. CheckpointError as ``read_weights``.
     """
-    if not isinstance(objective, Distill) or objective.weights is None:
+    if not isinstance(objective, Distill):
+        return
+    if objective.weights is None:
+        say("note: objective.weights = null: the teacher keeps the weights it was built with")
         return
     saved = read_weights(objective.weights, names=objective.teacher.state_dict())
     try:

@@ -72,7 +72,7 @@ def training_parts(
     """
     config, parallel = assembly.config, assembly.parallel
     objective: training.Objective = assembly.build("objective")
-    load_teacher(objective)
+    load_teacher(objective, assembly.say)
     owned = ObjectiveState(objective, parallel, assembly.say)
     refusal = parallel.objective_refusal  # why the objective can own nothing; None if it can
     if assembly.captures:

@@ -266,8 +266,16 @@ def distill(teacher, weights="x.pth"):
 def test_a_teacher_gets_its_weights():
     save(model := nn.Linear(2, 3))
     objective = distill(nn.Linear(2, 3))
-    load_teacher(objective)
+    load_teacher(objective, print)
     assert torch.equal(objective.teacher.weight, model.weight)
+
+
+def test_a_teacher_without_weights_is_noted():
+    notes = []
+    load_teacher(distill(nn.Linear(2, 3), weights=None), notes.append)
+    assert notes == [
+        "note: objective.weights = null: the teacher keeps the weights it was built with"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -282,4 +290,4 @@ def test_a_teacher_gets_its_weights():
 def test_the_weights_of_another_teacher_are_refused(model, words):
     save(nn.Linear(2, 3))
     with pytest.raises(ConfigError, match=f"C319.*objective.weights = x.pth: {words}"):
-        load_teacher(distill(model))
+        load_teacher(distill(model), print)

@@ -85,7 +85,7 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
     shown: list[Any] = []  # of the page
     results: dict[str, Summary] = {}
     with closing(open_run(Path(job.run), allowed, job.weights, job.changes, say_once)) as run:
-        load_teacher(run.objective)
+        load_teacher(run.objective, say_once)
         metrics = make_metrics(run.config, run.allowed, run.parallel, say_once, run.classes)
         for name, part in run.sets(job.data, job.select, job.limit).items():
             with closing(run.open_set(part)) as source:
