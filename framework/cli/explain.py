@@ -207,7 +207,7 @@ def explain(
         if group in PATH_KEYS and {".", "/"} & set(choice):
             fix = f"give a path as {PATH_KEYS[group]}={choice}; {fix}"
         if group == "recipes" and config_dir is None:
-            fix = f"add --config-dir DIR if DIR/{name}.yaml is yours; {fix}"
+            fix = f"write {name}.yaml, or add --config-dir DIR if it lies in DIR; {fix}"
         what = f"no such choice{errors.did_you_mean(choice, choices)}"
         return errors.ConfigError(104, where, what, fix)
     if match := UNKNOWN_KEY.search(text):

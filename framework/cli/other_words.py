@@ -44,9 +44,12 @@ THEIRS = {
     "report_every={}": "log_every_n_steps logging_steps log_interval print_freq",
     "resume={}": "ckpt_path resume_from_checkpoint",
     "schedule={}": "scheduler sched lr_scheduler lr_scheduler_type",
+    "schedule=plateau schedule.factor={}": "scheduler.factor",
+    "schedule=plateau schedule.patience={}": "scheduler.patience",
     "schedule=cosine schedule.warmup_epochs={}": "warmup_epochs",
     "schedule=cosine schedule.warmup_steps={}": "warmup_steps",
     "seed={}": "seed_everything manual_seed",
+    "stop.min_delta={}": "early_stopping.min_delta",
     "stop.patience={}": "early_stopping_patience patience",
     "validate_every={}": "val_check_interval eval_steps val_interval",
     "val_batch_size={}": "per_device_eval_batch_size eval_batch_size validation_batch_size",
@@ -75,16 +78,33 @@ VALUES: dict[str, dict[str, str]] = {
         "default": "checkpoint.every_epochs=1 stop.patience=100",
         "early_stopping": "stop.patience=100",
         "model_checkpoint": "checkpoint.every_epochs=1",
-        "none": "watchers={}",
+        "none": "stop.patience=null",
     },
+    "check_val_every_n_epoch": {"1": "validate_every=null"},
     "dataloader_drop_last": {"true": "last=drop", "false": "last=short"},
+    "debug": {
+        **dict.fromkeys(("default", "fdr", "limit"), "debug=tiny"),
+        "profiler": "debug=profile",
+    },
     "devices": {"1": "parallel=none", "auto": "parallel=ddp"},
     "drop_last": {"true": "last=drop", "false": "last=short"},
+    "early_stopping.monitor": {
+        "val/acc": "stop.metric=accuracy",
+        "val/loss": "stop.metric=loss",
+    },
     "fast_dev_run": {"true": "debug=tiny", "1": "debug=tiny"},
     "fp16": {"true": FP16, "false": "precision=fp32"},
     "logger": SINKS,
+    "model_checkpoint.monitor": {
+        "val/acc": "best.metric=accuracy",
+        "val/loss": "best.metric=loss",
+    },
     "model_ema": {"true": "ema_decay=0.9998"},
     "no_cuda": {"true": "device=cpu"},
+    "optimized_metric": {
+        "val/acc_best": "search_metric=accuracy",
+        "val/loss": "search_metric=loss",
+    },
     "overfit_batches": {"1": "debug=overfit"},
     "mixed_precision": PRECISIONS,
     "precision": PRECISIONS,
@@ -109,13 +129,15 @@ WEIGHTS = re.compile(r".*\.(bin|ckpt|pt|pth|safetensors)['\"]?")  # no directory
 def our_words(key: str, value: str = "true") -> list[str]:
     """Return our words for a key of another tool and its value; none if we know of none."""
     name = key.lower().replace("-", "_")
-    last = name.rpartition(".")[2]
+    parts = name.split(".")
+    names = [".".join(parts[start:]) for start in range(len(parts))]  # the most precise is first
     value = {"True": "true", "False": "false", "None": "null"}.get(value, value)
-    text = VALUES.get(last, {}).get(value) or OURS.get(name) or OURS.get(last, "")
+    known = (VALUES.get(each, {}).get(value) or OURS.get(each) for each in names)
+    text = next(filter(None, known), "")
     if text == "resume={}" and WEIGHTS.fullmatch(value):
         text = "init={}"
     if not text:
-        text = next((f"{each}={{}}" for each in (name, last) if _is_ours(each)), "")
+        text = next((f"{each}={{}}" for each in names if _is_ours(each)), "")
     words = [word.replace("{}", value) for word in text.split()]
     return words if words and all(map(_is_valid, words)) else []
 

@@ -34,6 +34,10 @@ SAMPLES = {  # a value that our option may have; 2 for the others
         ("callbacks=early_stopping", "stop.patience=100"),
         ("ckpt_path=logs/last.ckpt", "init=logs/last.ckpt"),
         ("hparams_search=optuna", "recipes=sweep_search hydra/sweeper=optuna -m"),
+        ("model.scheduler.patience=3", "schedule=plateau schedule.patience=3"),
+        ("callbacks.early_stopping.patience=3", "stop.patience=3"),
+        ("callbacks.model_checkpoint.monitor=val/acc", "best.metric=accuracy"),
+        ("optimized_metric=val/acc_best", "search_metric=accuracy"),
         ("trainer.precision=16-mixed", "precision=amp precision.dtype=fp16"),
     ],
     ids=lambda value: value.partition("=")[0],
@@ -47,6 +51,8 @@ def test_a_key_of_another_tool_is_answered_with_ours(word, ours):
 def test_a_choice_of_another_tool_is_answered_with_ours():
     assert refusal_of("precision=bf16-mixed").endswith("here; write precision=amp")
     assert refusal_of("precision=32").endswith("here; write precision=fp32")
+    assert refusal_of("callbacks=none").endswith("here; write stop.patience=null")
+    assert refusal_of("debug=fdr").endswith("here; write debug=tiny")
 
 
 @pytest.mark.parametrize(
