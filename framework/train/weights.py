@@ -124,7 +124,8 @@ def read_dict(path: Path) -> dict[str, Any]:
     except (checkpoint.Damaged, OSError) as error:
         reason = isinstance(error, OSError) and error.strerror
         what = f"cannot be read: {reason or words_of(error)}"
-        raise CheckpointError(111, str(path), what, "save it anew, or give another file") from error
+        fix = "save its state_dict anew, or give another file"
+        raise CheckpointError(111, str(path), what, fix) from error
     if not isinstance(value, Mapping):
         what = f"holds a {type(value).__name__[:50]}, and no weights by name"
         raise CheckpointError(112, str(path), what, "save a model's state_dict")

@@ -152,7 +152,7 @@ def test_a_flipped_bit_of_a_number_is_refused():
 def test_a_file_that_would_execute_something_is_refused(call):
     evil_files()
     saved({**PLAIN, "fc.weight": CALLS[call]()})
-    assert "save it anew" in refused(111)
+    assert "save its state_dict anew" in refused(111)
     assert not list(Path().glob(f"{CANARY}*"))
 
 
