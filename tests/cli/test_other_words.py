@@ -15,7 +15,7 @@ SAMPLES = {  # a value that our option may have; 2 for the others
     **dict.fromkeys(("experiment",), "digits"),
     **dict.fromkeys(("torch_compile", "torchcompile", "sync_batchnorm", "sync_bn"), "True"),
     **dict.fromkeys(("find_unused_parameters", "ddp_find_unused_parameters"), "true"),
-    "model_ema_decay": "0.99",
+    **dict.fromkeys(("model_ema_decay", "ema"), "0.99"),
 }
 
 

@@ -156,7 +156,10 @@ def test_choices_and_keys_of_the_users_folder_are_suggested():
         ("Could not override 'a@b'. No match", "put a + before it: +a@b=CHOICE"),
         ("mismatched input '='", "C100]: paceline train: mismatched input '='"),
         ("Could not find 'hydra/launcher/x'", "hydra/launcher = x: no such choice"),
-        ("Could not find 'recipes/a/b'", "recipes = a/b: no such choice; write recipes/a/b.yaml, or add --config-dir"),
+        (
+            "Could not find 'recipes/a/b'",
+            "recipes = a/b: no such choice; write recipes/a/b.yaml, or add --config-dir",
+        ),
     ],
 )
 def test_an_error_of_hydra_becomes_one_line(text, answer):
