@@ -71,11 +71,7 @@ HOMES = {
     "safetensors": {"train/weights.py", "commands/export/export_model.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
-    "matplotlib": {
-        "cli/pages.py",
-        "commands/report/charts.py",
-        "commands/evaluate/evaluation.py",
-    },
+    "matplotlib": {"cli/pages.py", "commands/report/charts.py", "commands/evaluate/evaluation.py"},
     "jinja2": {"cli/pages.py"},
     "rich": {"system/safe_text.py", "sink/console.py", "cli", "commands"},
 }

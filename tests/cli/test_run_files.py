@@ -13,13 +13,7 @@ from framework.cli.hydra_session import as_written
 from framework.cli.outcome import RunOutcome, conclude, discard_if_empty, outcome_of
 from framework.commands.train.train import claim, in_use
 from framework.config.schema import AFTER_STEP
-from framework.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    ResourceError,
-    UserCodeError,
-)
+from framework.errors import CheckpointError, ConfigError, DataError, ResourceError, UserCodeError
 from framework.system.rng import choose_algorithms
 from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import save_state

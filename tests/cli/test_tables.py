@@ -2,10 +2,7 @@ import math
 
 import pytest
 
-from framework.cli.tables import (
-    seconds,
-    size,
-)
+from framework.cli.tables import seconds, size
 
 
 @pytest.mark.parametrize(

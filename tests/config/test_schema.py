@@ -7,13 +7,7 @@ from functools import cache
 import pytest
 from omegaconf import OmegaConf
 
-from framework.config.schema import (
-    NAMED,
-    Rule,
-    check,
-    option_rules,
-    seconds_of,
-)
+from framework.config.schema import NAMED, Rule, check, option_rules, seconds_of
 from framework.config.targets import CONF
 from framework.errors import CheckpointError, ConfigError
 from tests.cli.command import config_of

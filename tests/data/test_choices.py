@@ -21,11 +21,7 @@ from framework.errors import ConfigError, DataError, ResourceError
 from framework.store.staging import MEMORY, cached_share
 from framework.transform.flip import FlipTransform
 from tests.conftest import make_context, make_records, write_store
-from tests.contract.cases import (
-    encoded_records,
-    micros,
-    write_parquet,
-)
+from tests.contract.cases import encoded_records, micros, write_parquet
 from tests.store.test_open_store import write_directory
 
 PACKED = {"h5": hdf5_source, "lmdb": lmdb_source}

@@ -32,13 +32,7 @@ from framework.transform.resize import Resize
 from framework.transform.sound_window import SoundWindow
 from framework.transform.video_window import VideoWindow
 from tests.conftest import make_context, make_records, write_store
-from tests.contract.cases import (
-    jpeg,
-    make_source,
-    make_store,
-    micros,
-    write_folder,
-)
+from tests.contract.cases import jpeg, make_source, make_store, micros, write_folder
 from tests.forks import forked
 
 CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
@@ -72,11 +66,7 @@ def test_raw_images_pass_as_they_are_or_scaled():
 
 @pytest.mark.parametrize(
     ("transform", "dtype"),
-    [
-        (SMALL, "uint16"),
-        (CROP, "float32"),
-        (FlipTransform(0.5, 0.0), "uint16"),
-    ],
+    [(SMALL, "uint16"), (CROP, "float32"), (FlipTransform(0.5, 0.0), "uint16")],
     ids=["resize", "crop", "flip"],
 )
 def test_a_transform_that_would_change_nothing_of_deep_pixels_is_refused(transform, dtype):

@@ -13,10 +13,7 @@ from framework.measure.clock import make_clock
 from framework.order.batches import Order
 from tests.contract.cases import make_source
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")]
 
 
 class Erratic(Source):

@@ -240,10 +240,7 @@ def test_records_are_those_with_a_label_that_counts():
             {"own": CE(torch.ones(2))}, None, "own: is a mean over something", id="weights"
         ),
         pytest.param(
-            {"a": CE(), "b": CE(ignore_index=1)},
-            None,
-            "a: leaves out labels",
-            id="labels",
+            {"a": CE(), "b": CE(ignore_index=1)}, None, "a: leaves out labels", id="labels"
         ),
     ],
 )

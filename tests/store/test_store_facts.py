@@ -142,11 +142,7 @@ def test_a_thousand_records_spread_over_all_are_measured():
 def test_every_way_to_pack_gives_the_same_statistics():
     results = []
     for number, (suffix, one_file, num_workers) in enumerate(
-        [
-            (".h5", True, 0),
-            (".h5", False, 2),
-            (".lmdb", True, 1),
-        ]
+        [(".h5", True, 0), (".h5", False, 2), (".lmdb", True, 1)]
     ):
         pack(packing(f"{number}{suffix}", one_file=one_file), num_workers)
         store = open_store(f"{number}{suffix}")

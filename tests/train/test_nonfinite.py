@@ -10,11 +10,7 @@ from framework.errors import DistributedError, NumericError
 from framework.objective.classify import Classify
 from framework.precision.amp import AMP
 from framework.train.metrics import PassPlace
-from framework.train.step import (
-    all_finite,
-    infinite_buffers,
-    nonfinite_error,
-)
+from framework.train.step import all_finite, infinite_buffers, nonfinite_error
 from tests.fakes import (
     CPU,
     FakeCheckpoints,

@@ -85,11 +85,7 @@ def test_a_reason_that_is_no_text_is_refused(reason):
 
 
 @pytest.mark.parametrize(
-    "memory",
-    [
-        pytest.param([1], id="no dict"),
-        pytest.param({"x": [{"y": {1, 2}}]}, id="a set"),
-    ],
+    "memory", [pytest.param([1], id="no dict"), pytest.param({"x": [{"y": {1, 2}}]}, id="a set")]
 )
 def test_what_no_state_can_hold_is_refused_before_the_first_step(memory):
     with pytest.raises(ConfigError, match=r"C334\]: a\.state_dict"):
