@@ -24,8 +24,7 @@ from hypothesis import settings
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Field, Manifest
 from framework.order.batches import Order
-from framework.store.hdf5_store import HDF5Writer
-from framework.store.lmdb_store import LMDBWriter
+from framework.store import hdf5_store, lmdb_store
 from framework.system.stopping import NUMBERS
 from framework.transform.none import NoTransform
 
@@ -173,7 +172,7 @@ def make_records(count: int) -> dict[str, np.ndarray]:
 
 def write_store(path: str, records: dict, fields=None) -> str:
     """Pack ``records`` with the writer that the path's ending names."""
-    writer_class = HDF5Writer if path.endswith(".h5") else LMDBWriter
+    writer_class = hdf5_store.HDF5Writer if path.endswith(".h5") else lmdb_store.LMDBWriter
     count = len(next(iter(records.values())))
     writer = writer_class(path, fields=fields or FIELDS, num_records=count)
     writer.write(records, [f"record-{number}" for number in range(count)])

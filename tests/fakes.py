@@ -8,25 +8,23 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from framework.contracts import loader, training
 from framework.contracts.data import MicroBatch
-from framework.contracts.loader import Loader
 from framework.contracts.span import Span
-from framework.contracts.training import Outcome
 from framework.objective.classify import Classify
 from framework.order.batches import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
-from framework.train.checkpoint import Saved
+from framework.train import checkpoint, trainer
 from framework.train.metrics import TrainPlan
 from framework.train.parts import Parts
-from framework.train.trainer import Trainer
 from framework.train.weights import Average
 
 CPU = torch.device("cpu")
 
 
-class FakeLoader(Loader):
+class FakeLoader(loader.Loader):
     """Micro-batches cut from ``data`` by a real Order."""
 
     def __init__(self, data, batch_size, clock=None, device=CPU, **order):
@@ -121,7 +119,7 @@ class FakeCheckpoints:
         assert step == state["progress"]["step"]
         self.saved.append((copy.deepcopy(state), copy.deepcopy(weights), best))
         self.finals.append(final)
-        return Saved(None, best)
+        return checkpoint.Saved(None, best)
 
 
 class SkippingPrecision:
@@ -156,7 +154,7 @@ class MeanValue:
     def __call__(self, model, batch):
         value = batch["value"]
         anchor = sum(parameter.sum() for parameter in model.parameters()) * 0.0
-        return Outcome(value.mean() + anchor, {"total": value.sum()}, len(value))
+        return training.Outcome(value.mean() + anchor, {"total": value.sum()}, len(value))
 
     def better(self, new, old):
         return new["loss"] < old["loss"]
@@ -192,7 +190,7 @@ def make_model(dtype=torch.float64, dropout=0.0):
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3)).to(dtype)
 
 
-class ReportingTrainer(Trainer):
+class ReportingTrainer(trainer.Trainer):
     """A Trainer whose reports go to ``sinks``."""
 
     def __init__(self, parts, sinks):

@@ -8,13 +8,12 @@ from omegaconf import OmegaConf
 from framework import errors
 from framework.cli.arguments import SHORT
 from framework.config.targets import CONF, ROOT
-from framework.errors import DataError, PacelineError, say
 
-KINDS = PacelineError.__subclasses__()
+KINDS = errors.PacelineError.__subclasses__()
 
 
 def test_an_error_is_one_line_that_names_place_fault_and_remedy():
-    error = DataError(
+    error = errors.DataError(
         102, "train.h5", "truncated (eof = 96,\n  stored_eof = 2048)", "pack it again"
     )
     assert (
@@ -24,7 +23,7 @@ def test_an_error_is_one_line_that_names_place_fault_and_remedy():
 
 
 def test_a_note_is_printed_without_commands_for_the_terminal(capsys):
-    say("a\x1b[2J\u202eb\n\tc")
+    errors.say("a\x1b[2J\u202eb\n\tc")
     assert capsys.readouterr().out == "a\\x1b[2J\\u202eb\n\tc\n"
 
 

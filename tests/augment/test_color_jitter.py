@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.augment import color_jitter
-from framework.augment.color_jitter import ColorJitter
 from framework.errors import ConfigError
 from framework.order.draws import draws
 
@@ -19,7 +18,7 @@ NUMBERS = draws(torch.arange(8), 0, 0, 4)
 
 
 def jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0):
-    return ColorJitter("image", brightness, contrast, saturation, hue)
+    return color_jitter.ColorJitter("image", brightness, contrast, saturation, hue)
 
 
 def applied(augment, image=IMAGE, numbers=NUMBERS):

@@ -2,26 +2,22 @@ import pytest
 import torch
 from hydra import compose
 
-from framework.augment.color_jitter import ColorJitter
+from framework.augment import color_jitter, crop_flip, flip, normalize, random_erasing
 from framework.augment.compose import Compose
-from framework.augment.crop_flip import CropFlip
-from framework.augment.flip import Flip
-from framework.augment.normalize import Normalize
-from framework.augment.random_erasing import RandomErasing
 from framework.cli.hydra_session import hydra_session, resolved
 from framework.config.build import build
 from framework.order.draws import draws
 
 IMAGE = torch.arange(6 * 3 * 4 * 4).remainder(256).to(torch.uint8).view(6, 3, 4, 4)
-SHIFT = CropFlip("image", 1, 0.0, None, None)
-FLIP = Flip("image", 0.5, 0.5)
-NORMALIZE = Normalize("image", [0.5], [0.2])
-JITTER = ColorJitter("image", 0.4, 0.0, 0.0, 0.0)
+SHIFT = crop_flip.CropFlip("image", 1, 0.0, None, None)
+FLIP = flip.Flip("image", 0.5, 0.5)
+NORMALIZE = normalize.Normalize("image", [0.5], [0.2])
+JITTER = color_jitter.ColorJitter("image", 0.4, 0.0, 0.0, 0.0)
 PARTS = {"shift": SHIFT, "flip": FLIP, "normalize": NORMALIZE}
 
 
 def erasing(value):
-    return RandomErasing("image", 1.0, [0.2, 0.3], [1.0, 1.0], [value])
+    return random_erasing.RandomErasing("image", 1.0, [0.2, 0.3], [1.0, 1.0], [value])
 
 
 def test_every_part_gets_draws_of_its_own_in_turn():
@@ -58,7 +54,7 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
     [
         pytest.param({}, "augment=none", id="nothing"),
         pytest.param(
-            {"one": NORMALIZE, "two": CropFlip("image", 4, 0.5, [0.5], [0.2])},
+            {"one": NORMALIZE, "two": crop_flip.CropFlip("image", 4, 0.5, [0.5], [0.2])},
             "parts.two normalizes image, and parts.one before it has already: set mean and std",
             id="normalized twice",
         ),

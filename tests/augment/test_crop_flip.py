@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.augment import color_jitter, normalize
-from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
 from framework.augment.normalize import Normalize, by_operators
@@ -125,7 +124,7 @@ def check_large_batches(threads):
         numbers = draws(torch.arange(shape[0]), 1, 2, 4)
         both_ways(CropFlip("image", 4, 0.5, [0.31], [0.23]), image, numbers[:, :3])
         if shape[1] == 3:
-            both_ways(ColorJitter("image", 0.4, 0.4, 0.4, 0.1), image, numbers)
+            both_ways(color_jitter.ColorJitter("image", 0.4, 0.4, 0.4, 0.1), image, numbers)
 
 
 def test_threads_that_share_a_batch_round_alike_for_crop_flip_and_color_jitter():

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from framework.augment.cutmix import CutMix
+from framework.augment import cutmix, mixup_cutmix, random_erasing
 from framework.augment.mixup import Mixup, beta
-from framework.augment.mixup_cutmix import MixupCutMix
-from framework.augment.random_erasing import RandomErasing
 from framework.order.draws import draws
 
 COUNT, HEIGHT, WIDTH = 300, 20, 30
@@ -24,7 +22,7 @@ NUMBERS = draws(torch.arange(COUNT), 0, 0, 5)
 def erased(numbers=NUMBERS, image=FLAT, **options):
     options = {"probability": 1.0, "scale": (0.02, 0.33), "ratio": (0.3, 3.3), **options}
     options.setdefault("value", (0.0,))
-    return RandomErasing("image", **options)({"image": image}, numbers)["image"]
+    return random_erasing.RandomErasing("image", **options)({"image": image}, numbers)["image"]
 
 
 def slow_box(numbers):
@@ -81,7 +79,7 @@ BATCH = {"image": NUMBERED, "label": torch.arange(40) % 3}
 
 def cut(numbers=NUMBERS[:40, :4], image=NUMBERED, alpha=1.0, probability=1.0):
     batch = {**BATCH, "image": image}
-    return CutMix("image", "label", 3, alpha, probability)(batch, numbers)
+    return cutmix.CutMix("image", "label", 3, alpha, probability)(batch, numbers)
 
 
 def test_each_image_gets_a_box_of_its_partner():
@@ -152,7 +150,7 @@ def test_outside_training_images_become_floats_and_labels_stay():
 
 def mixed_or_cut(image=IMAGE, draws=NUMBERS[:6], **options):
     keys = {"mixup_alpha": 0.7, "cutmix_alpha": 1.0, "probability": 0.8, "cutmix_probability": 0.4}
-    augment = MixupCutMix("image", "label", 3, **{**keys, **options})
+    augment = mixup_cutmix.MixupCutMix("image", "label", 3, **{**keys, **options})
     return augment({**SIX, "image": image}, draws)
 
 
@@ -161,7 +159,7 @@ def test_each_record_is_mixed_or_cut_or_left_by_its_own_numbers():
     both = mixed_or_cut(draws=numbers)
     mixed = Mixup("image", "label", 3, 0.7, 1.0)(SIX, numbers[:, [0, 2]])
     unit_images = {**SIX, "image": IMAGE / 255}
-    cut = CutMix("image", "label", 3, 1.0, 1.0)(unit_images, numbers[:, [0, 2, 3, 4]])
+    cut = cutmix.CutMix("image", "label", 3, 1.0, 1.0)(unit_images, numbers[:, [0, 2, 3, 4]])
     kinds = []
     for number, (blends, cuts, *_) in enumerate(numbers.tolist()):
         expected = mixed_or_cut(draws=None)["image"][number], torch.eye(3)[SIX["label"][number]]

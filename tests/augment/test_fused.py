@@ -10,16 +10,11 @@ import pytest
 import torch
 from torch._inductor import config, metrics
 
-from framework.augment import color_jitter, normalize
+from framework.augment import color_jitter, cutmix, flip, mixup, none, normalize, random_erasing
 from framework.augment.color_jitter import ColorJitter
 from framework.augment.compose import Compose, Fused
 from framework.augment.crop_flip import CropFlip
-from framework.augment.cutmix import CutMix
-from framework.augment.flip import Flip
-from framework.augment.mixup import Mixup
-from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
-from framework.augment.random_erasing import RandomErasing
 from framework.contracts.data import traits_of
 from framework.order.draws import DeviceDraws
 
@@ -29,19 +24,19 @@ pytestmark = pytest.mark.filterwarnings(
 ALL = Compose(
     {
         "crop": CropFlip("image", 3, 0.5, None, None),
-        "flip": Flip("image", 0.5, 0.5),
+        "flip": flip.Flip("image", 0.5, 0.5),
         "jitter": ColorJitter("image", 0.4, 0.4, 0.4, 0.1),
         "normalize": Normalize("image", [0.5, 0.4, 0.3], [0.2, 0.2, 0.3]),
-        "erase": RandomErasing("image", 0.5, [0.02, 0.33], [0.3, 3.3], [0.0]),
-        "mix": Mixup("image", "label", 3, 0.3, 0.8),
-        "cut": CutMix("image", "label", 3, 1.0, 0.8),
+        "erase": random_erasing.RandomErasing("image", 0.5, [0.02, 0.33], [0.3, 3.3], [0.0]),
+        "mix": mixup.Mixup("image", "label", 3, 0.3, 0.8),
+        "cut": cutmix.CutMix("image", "label", 3, 1.0, 0.8),
     }
 )
 REFLECTED = CropFlip("image", 3, 0.5, [0.5], [0.2], "reflect", alternate=True)
 each = pytest.mark.parametrize(
     ("augment", "most_kernels", "sizes"),
     [
-        pytest.param(NoAugment(), 0, (6,), id="none"),
+        pytest.param(none.NoAugment(), 0, (6,), id="none"),
         pytest.param(Normalize("image", [0.5], [0.5]), 1, (6, 4), id="two sizes"),
         pytest.param(REFLECTED, 6, (6,), id="alternating, reflected"),
         pytest.param(ALL, 25, (6,), id="all"),

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from framework.augment import normalize
-from framework.augment.normalize import Normalize, unit
 
 IMAGE = torch.randint(
     0, 256, (4, 3, 5, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
@@ -11,7 +10,7 @@ MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 
 
 def normalized(image, mean, std, dtype="float32"):
-    return Normalize("image", mean, std, dtype)({"image": image}, None)["image"]
+    return normalize.Normalize("image", mean, std, dtype)({"image": image}, None)["image"]
 
 
 @pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), ([0.5], [0.5])], ids=["three", "one"])
@@ -34,7 +33,7 @@ def test_floats_are_taken_to_be_in_the_unit_range_and_stay_as_they_were():
 def test_16_bit_pixels_are_normalized_from_0_to_1():
     deep = torch.tensor([0, 32896, 65535], dtype=torch.int32).to(torch.uint16).view(3, 1, 1, 1)
     middle = 32896 / 65535
-    assert unit(deep).flatten().tolist() == pytest.approx([0, middle, 1], rel=1e-6)
+    assert normalize.unit(deep).flatten().tolist() == pytest.approx([0, middle, 1], rel=1e-6)
     expected = pytest.approx([-2, (middle - 0.5) * 4, 2], abs=1e-6)
     assert normalized(deep, [0.5], [0.25]).flatten().tolist() == expected
 
@@ -50,4 +49,4 @@ def test_16_bit_pixels_are_normalized_from_0_to_1():
 )
 def test_statistics_and_dtypes_that_do_not_fit_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
-        Normalize("image", *options)
+        normalize.Normalize("image", *options)

@@ -5,13 +5,9 @@ import sys
 import pytest
 import torch
 
+from framework.augment import color_jitter, crop_flip, cutmix, flip, random_erasing
 from framework.augment import normalize as pixels
-from framework.augment.color_jitter import ColorJitter
-from framework.augment.crop_flip import shifted
-from framework.augment.cutmix import CutMix
-from framework.augment.flip import Flip
 from framework.augment.normalize import Normalize, PixelChange, by_kernel, by_operators
-from framework.augment.random_erasing import RandomErasing
 from framework.system.native import CheckedKernel
 
 IMAGE = torch.arange(2 * 3 * 6 * 7, dtype=torch.uint8).view(2, 3, 6, 7)
@@ -23,7 +19,7 @@ STD = (0.4, 0.5, 0.6)
 def test_the_operators_cut_and_mirror_as_crop_flip_does(reflects):
     offsets, mirror = torch.tensor([[0, 5], [4, 2]]), torch.tensor([True, False])
     result = by_operators(IMAGE, PixelChange(offsets, mirror, 3, reflects))
-    assert result.equal(shifted(IMAGE, offsets, mirror, 3, reflects))
+    assert result.equal(crop_flip.shifted(IMAGE, offsets, mirror, 3, reflects))
 
 
 @pytest.mark.parametrize(
@@ -71,9 +67,9 @@ named = {"ids": lambda augment: type(augment).__name__}
 @pytest.mark.parametrize(
     "augment",
     [
-        CutMix("video", "label", 2, 1.0, 1.0),
-        RandomErasing("video", 1.0, [0.2, 0.3], [0.5, 2.0], [0.0, 0.0, 0.0]),
-        ColorJitter("video", 0.5, 0.5, 0.5, 0.1),
+        cutmix.CutMix("video", "label", 2, 1.0, 1.0),
+        random_erasing.RandomErasing("video", 1.0, [0.2, 0.3], [0.5, 2.0], [0.0, 0.0, 0.0]),
+        color_jitter.ColorJitter("video", 0.5, 0.5, 0.5, 0.1),
     ],
     **named,
 )
@@ -84,7 +80,7 @@ def test_clips_are_refused_by_augments_of_pictures(augment):
 
 
 @pytest.mark.parametrize(
-    "augment", [Flip("video", 0.5, 0.5), Normalize("video", MEAN, STD)], **named
+    "augment", [flip.Flip("video", 0.5, 0.5), Normalize("video", MEAN, STD)], **named
 )
 def test_all_frames_of_a_clip_are_changed_alike(augment):
     draws = torch.tensor([[0.1, 0.9], [0.9, 0.1], [0.1, 0.1]])[:, : augment.num_draws]

@@ -17,19 +17,17 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from framework import errors, main
 from framework.cli import precedence
 from framework.cli.arguments import granted, literal
 from framework.cli.hydra_app import composed
-from framework.errors import PacelineError
-from framework.main import run
 from framework.system import stopping
-from framework.system.stopping import NUMBERS
 from tests.advice import ASKED, Copy, try_advice
 
 ROOT = Path(__file__).parents[2]
 # Modules below these folders stay loaded. Others are the test's own.
 LIBRARIES = (str(ROOT), *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-SIGNALS = (*NUMBERS, signal.SIGCHLD)
+SIGNALS = (*stopping.NUMBERS, signal.SIGCHLD)
 EXAMPLES = ("--config-dir", str(ROOT / "examples"), "allow_targets=[paceline_examples]")
 
 
@@ -95,7 +93,7 @@ def config_of(*words: str, config_dir: str | None = None) -> dict[str, Any]:
 
 def refusal_of(*words: str, config_dir: str | None = None) -> str:
     """Return the line that refuses the configuration of ``paceline train WORDS``."""
-    with pytest.raises(PacelineError) as caught:
+    with pytest.raises(errors.PacelineError) as caught:
         config_of(*words, config_dir=config_dir)
 
     def again(words: list[str]) -> str:
@@ -103,7 +101,7 @@ def refusal_of(*words: str, config_dir: str | None = None) -> str:
             return ""
         try:
             config_of(*words[1:], config_dir=config_dir)
-        except PacelineError as error:
+        except errors.PacelineError as error:
             return str(error)
         return ""
 
@@ -126,7 +124,7 @@ def started(
 def exit_code(arguments: tuple[str, ...]) -> int:
     """Run a command as ``framework.__main__`` does, and return the exit code of its process."""
     try:
-        code: object = run(list(arguments))
+        code: object = main.run(list(arguments))
         stopping._end_owners()
     except SystemExit as error:
         code = error.code

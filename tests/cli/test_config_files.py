@@ -10,13 +10,7 @@ from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
-from framework.cli.hydra_session import (
-    MOST_BYTES,
-    MOST_REFERENCES,
-    RESOLVE,
-    CheckedFolder,
-    _reset_reference_counts,
-)
+from framework.cli import hydra_session
 from framework.errors import ConfigError
 from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
 
@@ -30,7 +24,7 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "number", "words"),
     [
-        pytest.param("#" * (MOST_BYTES + 1), "C114", "65,536 bytes", id="large"),
+        pytest.param("#" * (hydra_session.MOST_BYTES + 1), "C114", "65,536 bytes", id="large"),
         pytest.param(LAUGHS, "C115", r"line 2: an alias, \*a0", id="laughs"),
         pytest.param("a: &a [*a]", "C115", r"an alias, \*a", id="circle"),
         pytest.param("a: *x", "C115", "alias", id="stranger"),
@@ -57,7 +51,7 @@ def source():
     """Return the source of a folder with one recipe."""
     Path("mine/recipes").mkdir(parents=True)
     Path("mine/recipes/a.yaml").write_text("# @package _global_\nepochs: 3\n")
-    return CheckedFolder("a test", f"paceline://{Path('mine').absolute()}")
+    return hydra_session.CheckedFolder("a test", f"paceline://{Path('mine').absolute()}")
 
 
 def test_a_file_is_read_with_its_header(source):
@@ -144,12 +138,12 @@ KNOWN = "cfec8e7464e2603b42a94ebc78f9ba6adf8357a3e12b225cf3d5c7dd33cf61f6"
 
 @pytest.fixture
 def limited():
-    _reset_reference_counts()
+    hydra_session._reset_reference_counts()
 
 
 def test_the_method_of_omegaconf_that_is_replaced_is_the_known_one():
     """If this fails, read the method's new source: docs/design/0012-guard.md."""
-    assert sha256(inspect.getsource(RESOLVE).encode()).hexdigest() == KNOWN
+    assert sha256(inspect.getsource(hydra_session.RESOLVE).encode()).hexdigest() == KNOWN
 
 
 BLOCK = "{" + ", ".join(f"k{number}: '${{a0}}'" for number in range(10)) + "}"
@@ -169,9 +163,9 @@ def test_references_that_multiply_are_refused(limited, first, inner):
 
 def test_references_are_counted_for_each_configuration():
     config = OmegaConf.create({"a": "x", **{f"b{number}": "${a}" for number in range(600)}})
-    assert MOST_REFERENCES < 1200
+    assert hydra_session.MOST_REFERENCES < 1200
     for _ in range(2):
-        _reset_reference_counts()
+        hydra_session._reset_reference_counts()
         OmegaConf.to_container(config, resolve=True)
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from framework import errors, main
 from framework.cli.outcome import RunOutcome, option, read_options, rules_of, run_options
-from framework.errors import ConfigError
-from framework.main import run
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def test_null_and_lists_are_values():
     ],
 )
 def test_a_word_that_sets_no_option_is_refused(words, line):
-    with pytest.raises(ConfigError, match=line):
+    with pytest.raises(errors.ConfigError, match=line):
         read(*words)
 
 
@@ -75,9 +74,9 @@ def test_one_plain_word_stands_for_one_text():
         store: str = option()
 
     assert read_options("do", ["a.h5"], Store, "store").store == "a.h5"
-    with pytest.raises(ConfigError, match=r"C100\]: a b: names more than one store"):
+    with pytest.raises(errors.ConfigError, match=r"C100\]: a b: names more than one store"):
         read_options("do", ["a", "b"], Store, "store")
-    with pytest.raises(ConfigError, match=r"C100\]: a: is neither an option nor key=value"):
+    with pytest.raises(errors.ConfigError, match=r"C100\]: a: is neither an option nor key=value"):
         read_options("do", ["a"], Store)
 
 
@@ -93,7 +92,7 @@ def test_the_help_lists_every_key_with_its_default(capsys):
 
 def test_keys_are_completed(monkeypatch, capsys):
     monkeypatch.setenv("COMP_LINE", "paceline inspect x.h5 num")
-    assert run(["-sc", "query=bash"]) == 0
+    assert main.run(["-sc", "query=bash"]) == 0
     assert capsys.readouterr().out == "num_images=\n"
 
 
@@ -104,7 +103,7 @@ def test_a_directory_is_there_only_for_a_command_that_writes(capsys):
         return RunOutcome(0, "written")
 
     def fail(_, run_dir):
-        raise ConfigError(101, "x", "is wrong", "correct it")
+        raise errors.ConfigError(101, "x", "is wrong", "correct it")
 
     assert run_options("do", ["x"], Given, fail, "paths") == 2
     assert capsys.readouterr().err == "error[C101]: x: is wrong; correct it\n"

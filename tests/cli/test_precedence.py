@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 
 from framework.cli import precedence
 from framework.cli.hydra_session import hydra_session
-from framework.cli.precedence import with_named_recipe, without_null
 from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
 from tests.conftest import make_records, write_store
 
@@ -115,7 +114,7 @@ def test_without_a_recipe_data_must_be_named():
     ],
 )
 def test_words_of_the_default_recipe_name_it_beside_words_that_name_data(words, later, whole):
-    assert with_named_recipe(words, later) == whole
+    assert precedence.with_named_recipe(words, later) == whole
 
 
 # --------------------------------------------------------------------------------- choices of null
@@ -139,7 +138,7 @@ def test_an_optimizer_of_the_users_replaces_the_chosen_one():
 def test_a_choice_with_a_place_of_its_own_is_removed_by_null():
     words = ["transform@data.val_transform=null", "data.val=null", "model=null", "debug=null"]
     removed = ["~transform@data.val_transform", "data.val=null", "~model"]
-    assert without_null(words, ("transform", "model", "debug").__contains__) == removed
+    assert precedence.without_null(words, ("transform", "model", "debug").__contains__) == removed
 
 
 # ------------------------------------------------------------------------------- files of the user

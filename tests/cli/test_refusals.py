@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 
-from framework.cli.arguments import granted
+from framework.cli import arguments, hydra_app
 from framework.cli.explain import explain, unknown_key
-from framework.cli.hydra_app import composed
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline, refusal_of, started
 
@@ -124,7 +123,7 @@ def test_a_key_that_is_not_there_is_refused_with_the_way_to_add_it(words, answer
 
 def test_keys_of_a_command_are_suggested_beside_those_of_training():
     with pytest.raises(ConfigError, match=r"C102\]: sedonds: .*did you mean 'seconds'"):
-        composed(["sedonds=3"], granted([]), own_keys=["seconds"])
+        hydra_app.composed(["sedonds=3"], arguments.granted([]), own_keys=["seconds"])
 
 
 def test_a_block_with_the_name_of_a_group_is_answered_with_its_keys():

@@ -14,8 +14,7 @@ from framework.cli.outcome import RunOutcome, conclude, discard_if_empty, outcom
 from framework.commands.train.train import claim, in_use
 from framework.config.schema import AFTER_STEP
 from framework.errors import CheckpointError, ConfigError, DataError, ResourceError, UserCodeError
-from framework.system.rng import choose_algorithms
-from framework.system.run_dir import read_json, write_object
+from framework.system import rng, run_dir
 from framework.train.checkpoint import save_state
 from tests.cli.command import is_one_error_line, paceline
 from tests.run_folders import make_run
@@ -34,7 +33,7 @@ def failed(**ending):
     """Claim the directory, and write ``ending`` as the end of its run."""
     take()
     ending = {"code": 3, "reason": "error", "step": None, "checkpoint": None} | ending
-    write_object(Path("run/exit.json"), ending)
+    run_dir.write_object(Path("run/exit.json"), ending)
 
 
 # ---------------------------------------------------------------------------------- the directory
@@ -42,8 +41,8 @@ def failed(**ending):
 
 def test_a_claimed_directory_holds_what_the_run_was_started_with():
     take()
-    assert read_json(Path("run/resolved.json")) == CONFIG
-    assert read_json(Path("run/run.json"))["overrides"] == ["epochs=1"]
+    assert run_dir.read_json(Path("run/resolved.json")) == CONFIG
+    assert run_dir.read_json(Path("run/run.json"))["overrides"] == ["epochs=1"]
     assert Path("run/config.yaml").is_file()
 
 
@@ -201,12 +200,12 @@ def leaks(folder):
 
 def test_a_run_is_resumed_and_reported_without_writing_the_environment(secret):
     assert paceline(*secret, "recipes=secret", "hydra.run.dir=run").code == 0
-    resolved = read_json(Path("run/resolved.json"))
+    resolved = run_dir.read_json(Path("run/resolved.json"))
     assert resolved["source"] == "${oc.env:PACELINE_SECRET}"
     assert resolved["model"]["width"] == "${oc.decode:${oc.env:PACELINE_WIDTH}}"
     assert paceline("train", "resume=run", "max_steps=4").code == 0
     assert paceline("report", "run").code == 0
-    assert read_json(Path("run/summary.json"))["steps"] == 4
+    assert run_dir.read_json(Path("run/summary.json"))["steps"] == 4
     assert leaks("run") == []
 
 
@@ -288,11 +287,11 @@ def test_an_operator_without_a_repeatable_algorithm_is_named(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
 
     def action():
-        choose_algorithms(torch.device("cpu"), deterministic=True)
+        rng.choose_algorithms(torch.device("cpu"), deterministic=True)
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
 
     ended = outcome(action)
-    choose_algorithms(torch.device("cpu"), deterministic=False)
+    rng.choose_algorithms(torch.device("cpu"), deterministic=False)
     assert ended.code == 2
     words = "error[C361]: deterministic = true: put_ has no algorithm that repeats its results; use"
     assert ended.reason.startswith(words)
@@ -322,5 +321,5 @@ def test_the_end_of_a_run_is_written_and_printed(capsys):
     assert conclude(RunOutcome(5, "error[R104]: memory", 3, 1), Path(), short=False) == 5
     whole = {"code": 5, "reason": "error[R104]: memory", "step": 3, "rank": 1}
     checkpoint = "checkpoints/step-00000002.pt"
-    assert read_json(Path("exit.json")) == {**whole, "checkpoint": checkpoint}
+    assert run_dir.read_json(Path("exit.json")) == {**whole, "checkpoint": checkpoint}
     assert capsys.readouterr().err == "error[R104]: memory\n"

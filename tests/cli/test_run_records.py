@@ -6,8 +6,7 @@ import socket
 import pytest
 
 from framework.cli.run_records import read_record, run_dirs
-from framework.system.durable import locked
-from framework.system.run_dir import write_object
+from framework.system import durable, run_dir
 from tests.run_folders import age, make_run
 
 
@@ -48,8 +47,8 @@ def test_a_run_without_an_end_has_the_last_reports_of_its_log(tmp_path):
 def test_hostile_facts_are_shown_without_commands_for_the_terminal(tmp_path):
     path = make_run(tmp_path / "run")
     facts = {"started": ["\x1b[2J"], "overrides": ["\x1b]0;x\x07=1", 1, {"a": "=\x1b[31m"}]}
-    write_object(path / "run.json", facts)
-    write_object(path / "summary.json", {"steps": 7, "best": {"\x1b[1m": 1, "a": "b"}})
+    run_dir.write_object(path / "run.json", facts)
+    run_dir.write_object(path / "summary.json", {"steps": 7, "best": {"\x1b[1m": 1, "a": "b"}})
     run = read_record(path)
     assert "\x1b" not in f"{run.started}{run.choices}{list(run.best)}"
 
@@ -65,7 +64,7 @@ def test_the_exit_code_says_how_a_run_ended(tmp_path, code, status):
 
 def test_a_run_whose_lock_is_held_is_running(tmp_path):
     path = make_run(tmp_path / "run", code=None)
-    with locked(path / "run.lock", lambda owner: None):
+    with durable.locked(path / "run.lock", lambda owner: None):
         run = read_record(path)
     assert run.status == "running"
     assert run.reason.startswith(f"process {os.getpid()} on {socket.gethostname()}")

@@ -9,21 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from framework.config.assemble import (
-    check_agreement,
-    code_digest,
-    find_device,
-    fused,
-    fuses,
-    fuses_by_default,
-    graph_refusal,
-)
-from framework.data.dali import DALISource
+from framework.config import assemble
+from framework.data import dali, synthetic
 from framework.data.source import StoreSource
-from framework.data.synthetic import SyntheticSource
 from framework.errors import ConfigError, DistributedError
-from framework.parallel.ddp import DistributedParallel
-from framework.parallel.none import NoParallel
+from framework.parallel import ddp, none
 from framework.run import choice_notes
 from framework.system import native
 from tests.cli.command import is_one_error_line, losses, paceline
@@ -37,13 +27,13 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 def test_ranks_do_not_touch_the_first_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     # in a build without CUDA, touching it raises
-    assert find_device("cuda") == torch.device("cuda", 0)
-    assert find_device("auto") == torch.device("cuda", 0)
+    assert assemble.find_device("cuda") == torch.device("cuda", 0)
+    assert assemble.find_device("auto") == torch.device("cuda", 0)
 
 
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match=r"C119\]: device = cuda:77"):
-        find_device("cuda:77")
+        assemble.find_device("cuda:77")
 
 
 # --------------------------------------------------------------------------------------- assembling
@@ -55,7 +45,7 @@ def test_a_failed_assembly_closes_what_it_opened(monkeypatch):
     def close(source):
         closed.append(source)
 
-    monkeypatch.setattr(SyntheticSource, "close", close)
+    monkeypatch.setattr(synthetic.SyntheticSource, "close", close)
     with pytest.raises(
         ConfigError, match=r"C134.*leaves nothing of .* records, fewer than a batch"
     ):
@@ -74,8 +64,8 @@ def test_a_failed_assembly_closes_what_it_opened(monkeypatch):
 def test_an_exact_augmentation_is_compiled_on_a_gpu_if_that_was_asked_for(words, exact):
     with assembled("compile=true", *words) as assembly:
         assert not any("compile" in note for note in choice_notes(assembly))
-        assert not fuses(assembly.config, assembly.augment, CPU)
-        assert fuses(assembly.config, assembly.augment, torch.device("cuda", 0)) == exact
+        assert not assemble.fuses(assembly.config, assembly.augment, CPU)
+        assert assemble.fuses(assembly.config, assembly.augment, torch.device("cuda", 0)) == exact
 
 
 COMPILED = ("train", *SYNTHETIC, "data.val=null", "max_steps=2", "report_every=1")
@@ -146,9 +136,9 @@ CONFIG = {
 }
 
 
-def refusal(change=None, parallel=NoParallel, source=StoreSource, device=CUDA):
+def refusal(change=None, parallel=none.NoParallel, source=StoreSource, device=CUDA):
     ranks = SimpleNamespace(device=device, graph_refusal=parallel.graph_refusal)
-    return graph_refusal({**CONFIG, **(change or {})}, ranks, source)
+    return assemble.graph_refusal({**CONFIG, **(change or {})}, ranks, source)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +160,8 @@ def test_a_configuration_that_is_not_captured_has_its_reason(change, why):
 
 
 def test_parts_and_devices_refuse_graphs_for_themselves():
-    assert "replicas" in refusal(parallel=DistributedParallel)
-    assert "DALI" in refusal(source=DALISource)
+    assert "replicas" in refusal(parallel=ddp.DistributedParallel)
+    assert "DALI" in refusal(source=dali.DALISource)
     assert refusal(device=CPU) == "cpu has no graphs"
 
 
@@ -185,7 +175,7 @@ def test_parts_and_devices_refuse_graphs_for_themselves():
     ],
 )
 def test_the_optimizer_is_fused_if_it_can_be_and_nothing_else_is_typed(block, is_fused):
-    assert fused(block) == ({**block, "fused": True} if is_fused else block)
+    assert assemble.fused(block) == ({**block, "fused": True} if is_fused else block)
 
 
 class Weight:
@@ -224,7 +214,7 @@ SHARDED.full_tensor = None
     ids=["gpu", "cpu", "whole numbers", "sparse", "sharded", "of the user"],
 )
 def test_on_a_gpu_torchs_optimizers_update_all_weights_in_one_kernel(model, target, in_one):
-    assert fuses_by_default({"_target_": target}, model) == in_one
+    assert assemble.fuses_by_default({"_target_": target}, model) == in_one
 
 
 # --------------------------------------------------------------------------------- ranks that agree
@@ -242,7 +232,9 @@ def refusals(*facts):
             return brought
 
         try:
-            check_agreement(SimpleNamespace(world_size=len(facts), gather=gather), facts[rank])
+            assemble.check_agreement(
+                SimpleNamespace(world_size=len(facts), gather=gather), facts[rank]
+            )
         except DistributedError as error:
             messages[rank] = str(error)
 
@@ -263,10 +255,10 @@ def test_every_rank_names_the_key_and_the_rank_that_differs():
 
 
 def test_the_digest_of_the_code_is_of_all_sources(monkeypatch, tmp_path):
-    assert re.fullmatch("[0-9a-f]{16}", code_digest())
+    assert re.fullmatch("[0-9a-f]{16}", assemble.code_digest())
     (tmp_path / "__init__.py").write_text("a = 1\n")
     monkeypatch.setattr("framework.__file__", str(tmp_path / "__init__.py"))
-    first = code_digest.__wrapped__()
+    first = assemble.code_digest.__wrapped__()
     (tmp_path / "part").mkdir()
     (tmp_path / "part/new.py").write_text("")
-    assert code_digest.__wrapped__() != first != code_digest()
+    assert assemble.code_digest.__wrapped__() != first != assemble.code_digest()

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from framework.config.auto import declared_inputs
+from framework.config import auto, targets
 from framework.config.build import build, build_schedule, compile_model, takes_optimizer
-from framework.config.targets import check_targets, is_foreign, is_from_folder, secured
 from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.run import choice_notes
 from framework.schedule.cosine import Cosine
@@ -253,7 +252,7 @@ def words(**keys):
     ],
 )
 def test_what_only_builds_a_model_may_be_named(name):
-    assert is_foreign(name)
+    assert targets.is_foreign(name)
 
 
 @pytest.mark.parametrize(
@@ -266,13 +265,13 @@ def test_what_only_builds_a_model_may_be_named(name):
     ],
 )
 def test_nothing_else_of_these_libraries_may_be_named(name):
-    assert not is_foreign(name)
+    assert not targets.is_foreign(name)
 
 
 def test_only_models_come_from_a_folder():
-    assert is_from_folder(AUTO)
-    assert not is_from_folder("transformers.AutoConfig.from_pretrained")
-    assert not is_from_folder("timm.create_model")
+    assert targets.is_from_folder(AUTO)
+    assert not targets.is_from_folder("transformers.AutoConfig.from_pretrained")
+    assert not targets.is_from_folder("timm.create_model")
 
 
 def test_what_is_not_installed_is_named_with_its_extra(monkeypatch):
@@ -306,20 +305,20 @@ def test_what_downloads_or_executes_is_refused_unless_the_library_is_allowed(tar
     if target == AUTO:
         block["pretrained_model_name_or_path"] = "."
     with pytest.raises(ConfigError, match=rf"C302\]: model.{key} = .*allow_targets"):
-        check_targets({"model": block}, ())
-    secured("model", block, ALLOWED)
+        targets.check_targets({"model": block}, ())
+    targets.secured("model", block, ALLOWED)
 
 
 def test_a_model_inside_another_block_is_checked_too():
     inner = {"_target_": "timm.create_model", "pretrained": True}
     with pytest.raises(ConfigError, match=r"C302\]: model.backbone.pretrained"):
-        check_targets({"model": {"_target_": "torch.nn.Sequential", "backbone": inner}}, ())
+        targets.check_targets({"model": {"_target_": "torch.nn.Sequential", "backbone": inner}}, ())
 
 
 def test_a_name_on_the_hub_is_no_folder():
     block = {"_target_": AUTO, "pretrained_model_name_or_path": "google/vit"}
     with pytest.raises(ConfigError, match=r"C303\]: .*google/vit: is no folder.*hf download"):
-        check_targets({"model": block}, ALLOWED)
+        targets.check_targets({"model": block}, ALLOWED)
 
 
 def test_a_folder_with_code_runs_none():
@@ -393,7 +392,7 @@ def processor(**changes):
 
 
 def of_folder():
-    return declared_inputs({"model": FOLDER, "init": {"weights": None}})
+    return auto.declared_inputs({"model": FOLDER, "init": {"weights": None}})
 
 
 @pytest.mark.parametrize(
@@ -438,7 +437,7 @@ def test_a_damaged_description_is_refused(text):
 )
 def test_other_models_declare_nothing(model, weights):
     Path("run").mkdir()
-    assert declared_inputs({"model": model, "init": {"weights": weights}}) == {}
+    assert auto.declared_inputs({"model": model, "init": {"weights": weights}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -447,7 +446,7 @@ def test_other_models_declare_nothing(model, weights):
 )
 def test_libraries_declare_the_inputs_of_pretrained_weights(library, block):
     imported(library)
-    declared = declared_inputs({"model": block, "init": {"weights": "x.pth"}})
+    declared = auto.declared_inputs({"model": block, "init": {"weights": "x.pth"}})
     assert declared["size"] == [224, 224]
     assert declared["mean"] == pytest.approx([0.485, 0.456, 0.406])
     assert declared["std"] == pytest.approx([0.229, 0.224, 0.225])

@@ -8,12 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.config.init_weights import (
-    load_teacher,
-    start_from_weights,
-    with_digest,
-    with_saved_digest,
-)
+from framework.config import init_weights
 from framework.errors import CheckpointError, ConfigError
 from framework.objective.distill import Distill
 from tests.cli.command import is_one_error_line, paceline
@@ -36,7 +31,7 @@ def save(weights):
 
 def start(model, num_classes=0, typed=None, **init):
     config = {"init": {**INIT, **init}, "model": typed or {}}
-    return start_from_weights(model, Path("x.pth"), config, num_classes)
+    return init_weights.start_from_weights(model, Path("x.pth"), config, num_classes)
 
 
 def refusal(model, **options):
@@ -203,8 +198,10 @@ def test_what_is_learned_names_the_weights():
 
 
 def test_a_resumed_run_reads_no_file():
-    config = with_saved_digest({"init": {**INIT, "weights": "gone.pth"}}, {"init": "abc"})
-    assert with_digest(config) == (config, None)
+    config = init_weights.with_saved_digest(
+        {"init": {**INIT, "weights": "gone.pth"}}, {"init": "abc"}
+    )
+    assert init_weights.with_digest(config) == (config, None)
     assert config["init"]["digest"] == "abc"
 
 
@@ -266,13 +263,13 @@ def distill(teacher, weights="x.pth"):
 def test_a_teacher_gets_its_weights():
     save(model := nn.Linear(2, 3))
     objective = distill(nn.Linear(2, 3))
-    load_teacher(objective, print)
+    init_weights.load_teacher(objective, print)
     assert torch.equal(objective.teacher.weight, model.weight)
 
 
 def test_a_teacher_without_weights_is_noted():
     notes = []
-    load_teacher(distill(nn.Linear(2, 3), weights=None), notes.append)
+    init_weights.load_teacher(distill(nn.Linear(2, 3), weights=None), notes.append)
     assert notes == [
         "note: objective.weights = null: the teacher keeps the weights it was built with"
     ]
@@ -290,4 +287,4 @@ def test_a_teacher_without_weights_is_noted():
 def test_the_weights_of_another_teacher_are_refused(model, words):
     save(nn.Linear(2, 3))
     with pytest.raises(ConfigError, match=f"C319.*objective.weights = x.pth: {words}"):
-        load_teacher(distill(model), print)
+        init_weights.load_teacher(distill(model), print)

@@ -14,29 +14,10 @@ import pytest
 import torch
 
 import framework
-from framework.config.input_source import (
-    PART,
-    ImageInput,
-    ImagePlace,
-    InputSource,
-    ItemRange,
-    PreparedInput,
-    PreparedStore,
-    as_dicts,
-    as_pixels,
-    image_places,
-    in_images,
-    preparation,
-)
+from framework.config import input_source
+from framework.config.input_source import ItemRange, PreparedInput, as_dicts, in_images, preparation
+from framework.contracts import prediction
 from framework.contracts.data import SourceContext
-from framework.contracts.prediction import (
-    PredictedBoxes,
-    PredictedImages,
-    PredictedMaps,
-    PredictedNumbers,
-    PredictedTexts,
-    ScoredBoxes,
-)
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.reader import BatchReader
 from framework.errors import ConfigError, DataError
@@ -46,8 +27,7 @@ from framework.order.batches import Order
 from framework.pack.preparation import Preparation
 from framework.store.folder_store import FolderStore
 from framework.store.open_store import ChunkStore, open_store
-from framework.transform.none import NoTransform
-from framework.transform.resize import Resize
+from framework.transform import none, resize
 from tests.cli.command import paceline
 from tests.saved_runs import digits_run
 
@@ -82,8 +62,8 @@ def images(*bad, count=7):
 
 def source_of(given, fields, ranges, skip=False, workers=0):
     order = partial(Order, batch_size=2)
-    context = SourceContext(order, NoTransform(), training=False, num_workers=workers)
-    return InputSource(given, fields, ranges, context, skip)
+    context = SourceContext(order, none.NoTransform(), training=False, num_workers=workers)
+    return input_source.InputSource(given, fields, ranges, context, skip)
 
 
 RANGES = [ItemRange(0, 0, 5), ItemRange(1, 5, 7)]
@@ -99,7 +79,7 @@ def test_files_are_read_in_order_part_by_part(workers):
         [4],
         [5, 6],
     ]
-    assert [batch[PART] for batch in batches] == [0, 0, 0, 1]
+    assert [batch[input_source.PART] for batch in batches] == [0, 0, 0, 1]
     assert source.parts[1].store.key(0) == "5.png"
     assert "decode" in source.stages()
 
@@ -194,7 +174,7 @@ def test_what_packing_did_not_change_is_left_as_it_is():
 def test_records_of_a_store_are_prepared_when_they_are_read():
     source = deep_images()
     train = Manifest(3, FIELDS, options={"encode": "raw", "bit_depth": 8, "size": [5, 7]})
-    store = PreparedStore(FolderStore(".", None), train)
+    store = input_source.PreparedStore(FolderStore(".", None), train)
     expected = PreparedInput(source, preparation(source.manifest, train, scales=True)).read(0, 3)
     read = store.read(torch.tensor([2, 0]))["image"]
     assert [bytes(image) for image in read] == [expected.records["image"][i] for i in (2, 0)]
@@ -288,22 +268,24 @@ def test_an_objective_that_does_not_predict_is_refused(run):
 
 
 def test_a_model_of_other_fields_is_refused_with_those_it_takes(run):
-    assert list(ImageInput([PIXELS], "x").read(0, 1).records) == ["x"]
+    assert list(input_source.ImageInput([PIXELS], "x").read(0, 1).records) == ["x"]
     manifest = Manifest(1, {"x": Field("uint8", (1, 8, 8))}, source="x.npz")
     with pytest.raises(ConfigError, match=r"C352\]: x.npz: has no field 'image'.*it has x"):
         run.input_fields(manifest)
 
 
 def test_other_kinds_of_predictions_come_as_dicts():
-    scored = ScoredBoxes(torch.ones(1, 4), torch.tensor([0.5]), torch.tensor([1]))
-    (boxes,) = as_dicts(PredictedBoxes([scored]), None, ["a", "b"])
+    scored = prediction.ScoredBoxes(torch.ones(1, 4), torch.tensor([0.5]), torch.tensor([1]))
+    (boxes,) = as_dicts(prediction.PredictedBoxes([scored]), None, ["a", "b"])
     assert boxes["classes"] == ["b"]
-    assert next(as_dicts(PredictedTexts(["x"]), None, [])) == {"text": "x"}
-    assert next(as_dicts(PredictedNumbers(torch.ones(1, 2)), None, []))["numbers"].tolist() == [
+    assert next(as_dicts(prediction.PredictedTexts(["x"]), None, [])) == {"text": "x"}
+    assert next(as_dicts(prediction.PredictedNumbers(torch.ones(1, 2)), None, []))[
+        "numbers"
+    ].tolist() == [
         1,
         1,
     ]
-    pixels = as_pixels(PredictedImages(torch.tensor([[[[0.0, 1.0]]]])))[0]
+    pixels = input_source.as_pixels(prediction.PredictedImages(torch.tensor([[[[0.0, 1.0]]]])))[0]
     assert pixels.tolist() == [[[0], [255]]]
 
 
@@ -382,8 +364,8 @@ def evaluated(data):
 
 SIZES = [(20, 40), (30, 10)]
 PLACES = [
-    ImagePlace((20, 40), [0, 10, 20, 20], (8, 8)),
-    ImagePlace((30, 10), [10, 0, 10, 10], (8, 8)),
+    input_source.ImagePlace((20, 40), [0, 10, 20, 20], (8, 8)),
+    input_source.ImagePlace((30, 10), [10, 0, 10, 10], (8, 8)),
 ]
 
 
@@ -395,15 +377,15 @@ def test_a_place_is_the_window_of_the_transform():
     def order(count):
         return Order(count, batch_size=2)
 
-    transform = Resize([8, 8], crop=True, antialias=True)
+    transform = resize.Resize([8, 8], crop=True, antialias=True)
     read = BatchReader(store, SourceContext(order, transform, training=False))
-    assert image_places(read, "image", files, torch.arange(2)) == PLACES
+    assert input_source.image_places(read, "image", files, torch.arange(2)) == PLACES
 
 
 def test_maps_and_boxes_are_those_of_the_given_images():
-    maps = in_images(PredictedMaps(torch.ones(2, 8, 8, dtype=torch.uint8)), PLACES)
+    maps = in_images(prediction.PredictedMaps(torch.ones(2, 8, 8, dtype=torch.uint8)), PLACES)
     assert [numbers.shape for numbers in maps] == SIZES
-    scored = ScoredBoxes(torch.tensor([[0.0, 0, 8, 8]]), torch.ones(1), torch.zeros(1))
-    boxes = in_images(PredictedBoxes([scored, scored]), PLACES)
+    scored = prediction.ScoredBoxes(torch.tensor([[0.0, 0, 8, 8]]), torch.ones(1), torch.zeros(1))
+    boxes = in_images(prediction.PredictedBoxes([scored, scored]), PLACES)
     assert boxes[0].boxes.tolist() == [[10, 0, 30, 20]]
-    assert in_images(PredictedMaps(torch.ones(1, 8, 8)), None)[0].shape == (8, 8)
+    assert in_images(prediction.PredictedMaps(torch.ones(1, 8, 8)), None)[0].shape == (8, 8)

@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 
 import framework
 from framework.cli.hydra_session import as_written
-from framework.config.resume import read_config
-from framework.config.saved_run import open_run
+from framework.config import resume, saved_run
 from framework.errors import CheckpointError, ConfigError
 from framework.measure.clock import NoClock
 from framework.system.rng import choose_algorithms, is_deterministic
@@ -47,7 +46,7 @@ def write(facts=None, **changes):
 def test_values_that_the_data_gave_replace_auto():
     auto = {"augment.mean": [0.5], "model.no_such.key": 3}
     write({"data": {"train": TRAIN}, "auto": auto}, augment={"mean": "auto"})
-    config, train, *_ = read_config(Path())
+    config, train, *_ = resume.read_config(Path())
     assert config["augment"]["mean"] == [0.5]
     assert train.fields["image"].shape == (1, 8, 8)
     assert train.classes == ["a", "b"]
@@ -58,18 +57,18 @@ def test_paths_of_data_are_those_of_the_folder_of_the_run(tmp_path, monkeypatch)
     (tmp_path / "x/t.h5").touch()
     facts = {"data": {"train": TRAIN}, "folder": str(tmp_path / "x")}
     write(facts, data={"train": "t.h5", "val": {"a": "t.h5", "b": "gone.h5"}})
-    here = read_config(tmp_path)
+    here = resume.read_config(tmp_path)
     assert here.config["data"]["train"] == str(tmp_path / "x/t.h5")
     assert here.config["data"]["val"] == {"a": str(tmp_path / "x/t.h5"), "b": "gone.h5"}
     assert here.folder == str(tmp_path / "x")
     block = {"_target_": "mine.Set", "path": "t.h5", "names": ["gone.h5"]}
     write(facts, data={"train": "*.h5", "val": block})
-    data = read_config(tmp_path).config["data"]
+    data = resume.read_config(tmp_path).config["data"]
     assert data["train"] == str(tmp_path / "x/*.h5")
     assert data["val"] == {**block, "path": str(tmp_path / "x/t.h5")}
     write(facts, data={"train": "t.h5"})
     monkeypatch.chdir("x")
-    there = read_config(tmp_path)
+    there = resume.read_config(tmp_path)
     assert (there.config["data"]["train"], there.folder) == ("t.h5", "")
 
 
@@ -85,7 +84,7 @@ def test_paths_before_a_resume_are_those_of_its_folder(tmp_path):
     for name in ("resolved.json", "resolved.2.json"):
         config = synthetic()
         write_object(Path(name), {**config, "data": {**config["data"], "train": "t.h5"}})
-    read = [read_config(tmp_path, part["config"]) for part in starts]
+    read = [resume.read_config(tmp_path, part["config"]) for part in starts]
     assert [saved.folder for saved in read] == [part["folder"] for part in starts]
     assert [Path(saved.config["data"]["train"]).parent.name for saved in read] == ["x", "y"]
 
@@ -93,9 +92,9 @@ def test_paths_before_a_resume_are_those_of_its_folder(tmp_path):
 def test_the_environment_is_read_where_the_run_named_it(monkeypatch):
     write(data={"val": "${oc.env:PLACE}/val.h5"})
     with pytest.raises(CheckpointError, match=r"K120.*variable PLACE is not set"):
-        read_config(Path())
+        resume.read_config(Path())
     monkeypatch.setenv("PLACE", "/data")
-    assert read_config(Path())[0]["data"]["val"] == "/data/val.h5"
+    assert resume.read_config(Path())[0]["data"]["val"] == "/data/val.h5"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_a_decoded_value_of_the_environment_is_decoded_again(text, value, monkey
     monkeypatch.setenv("BS", text)
     resolved = as_written(OmegaConf.create({"x": "${oc.decode:${oc.env:BS}}"}))
     write(data=resolved)
-    read = read_config(Path())[0]["data"]["x"]
+    read = resume.read_config(Path())[0]["data"]["x"]
     assert (read, type(read)) == (value, type(value))
     assert read == OmegaConf.create({"x": "${oc.decode:${oc.env:BS}}"}).x
 
@@ -122,7 +121,7 @@ def test_decoded_values_may_be_parts_of_texts_and_lists(monkeypatch):
     monkeypatch.setenv("BS", "32")
     words = ["a-${oc.decode:${oc.env:BS}}-${oc.env:BS}", "${oc.decode:[${oc.env:BS}]}"]
     write(data={"x": words})
-    assert read_config(Path())[0]["data"]["x"] == ["a-32-32", [32]]
+    assert resume.read_config(Path())[0]["data"]["x"] == ["a-32-32", [32]]
 
 
 @pytest.mark.parametrize("text", ["${oc.decode:${oc.env:BS}}", "${oc.decode:${oc.env:BS}"])
@@ -130,7 +129,7 @@ def test_what_cannot_be_decoded_is_refused_without_its_value(text, monkeypatch):
     monkeypatch.setenv("BS", "[secret")
     write(data={"x": text})
     with pytest.raises(CheckpointError, match=r"K120.*oc\.decode") as caught:
-        read_config(Path())
+        resume.read_config(Path())
     assert "secret" not in str(caught.value)
 
 
@@ -138,7 +137,7 @@ def test_the_newest_configuration_of_a_resumed_run_counts():
     write()
     for number, batch_size in ((10, 7), (2, 5)):
         write_object(Path(f"resolved.{number}.json"), {**synthetic(), "batch_size": batch_size})
-    assert read_config(Path())[0]["batch_size"] == 7
+    assert resume.read_config(Path())[0]["batch_size"] == 7
 
 
 @pytest.mark.parametrize(
@@ -147,14 +146,14 @@ def test_the_newest_configuration_of_a_resumed_run_counts():
 def test_values_that_cannot_be_are_refused(change):
     write(**change)
     with pytest.raises(CheckpointError, match="K120"):
-        read_config(Path())
+        resume.read_config(Path())
 
 
 def test_a_run_that_never_began_is_refused():
     write()
     write_object(Path("run.json"), {})
     with pytest.raises(CheckpointError, match=r"K120.*never began"):
-        read_config(Path())
+        resume.read_config(Path())
 
 
 # -------------------------------------------------------------------------------------- its weights
@@ -268,7 +267,7 @@ def test_a_run_without_an_average_is_refused(copy):
 def test_a_run_without_validation_data_needs_a_path(run_dir):
     changes = {"data": {**framework.load(run_dir).config["data"], "val": None}}
     with pytest.raises(ConfigError, match="C350"):
-        open_run(run_dir, (), changes=changes).source()
+        saved_run.open_run(run_dir, (), changes=changes).source()
 
 
 # --------------------------------------------------------------------------- datasets of the user's

@@ -8,18 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from framework.config.targets import (
-    CONF,
-    ROOT,
-    Signature,
-    as_prefixes,
-    check_name,
-    check_targets,
-    completed,
-    static_signature,
-    targets,
-    val_sets,
-)
+from framework.config import targets
+from framework.config.targets import Signature, check_name, check_targets, static_signature
 from framework.errors import ConfigError
 from framework.loader.plain import PlainLoader
 
@@ -28,7 +18,7 @@ LOADER = {"_target_": "framework.loader.prefetch.PrefetchLoader", "depth": 4, "p
 
 def test_blocks_are_found_with_their_places():
     config = {"a": {"_target_": "x", "inner": {"_target_": "y"}}, "b": [{"_target_": "z"}, 3]}
-    places = [(where, block["_target_"]) for where, block in targets(config)]
+    places = [(where, block["_target_"]) for where, block in targets.targets(config)]
     assert places == [("a", "x"), ("a.inner", "y"), ("b.0", "z")]
 
 
@@ -73,10 +63,10 @@ CLIPS = {"_target_": "mine.Clips", "split": "train"}
 
 def test_a_named_collate_becomes_a_block_that_is_checked():
     config = {"folds": None, "order": {}, "data": {"train": {}, "source": OF_OBJECTS}}
-    made = completed(config)["data"]["source"]["collate"]
+    made = targets.completed(config)["data"]["source"]["collate"]
     assert made == {"_target_": "mine.padded", "_partial_": True}
     assert config["data"]["source"]["collate"] == "mine.padded"
-    assert completed({**config, "data": HDF5})["data"] == HDF5
+    assert targets.completed({**config, "data": HDF5})["data"] == HDF5
 
 
 @pytest.mark.parametrize(
@@ -93,7 +83,7 @@ def test_a_named_collate_becomes_a_block_that_is_checked():
     ],
 )
 def test_a_mapping_names_validation_sets_except_the_stores_of_a_mixture(data, val, names):
-    assert list(val_sets({**data, "val": val})) == names
+    assert list(targets.val_sets({**data, "val": val})) == names
 
 
 # ------------------------------------------------------------------------------------- signatures
@@ -178,11 +168,11 @@ def test_a_module_of_the_present_directory_is_read_though_no_path_names_it(tmp_p
 
 
 FILES = [
-    *CONF.glob("*/*.yaml"),
-    *(ROOT / "recipes").glob("*.yaml"),
-    *ROOT.glob("examples/**/*.yaml"),
+    *targets.CONF.glob("*/*.yaml"),
+    *(targets.ROOT / "recipes").glob("*.yaml"),
+    *targets.ROOT.glob("examples/**/*.yaml"),
 ]
-OWN = ("paceline_examples.", "sines.", *(f"{path.stem}." for path in ROOT.glob("examples/**/*.py")))
+OWN = ("paceline_examples.", "sines.", *(f"{path.stem}." for path in targets.ROOT.glob("examples/**/*.py")))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -190,7 +180,7 @@ def test_every_choice_and_every_recipe_may_name_what_it_names(path):
     content = yaml.safe_load(path.read_text())
     if path.parent.name != "recipes":
         content = {path.parent.name: content}
-    for where, block in targets(content):
+    for where, block in targets.targets(content):
         if block["_target_"] not in ("???", "${..function}"):
             check_name(where, block["_target_"], OWN)
 
@@ -268,10 +258,10 @@ def test_a_target_inside_a_target_is_checked_too():
 
 
 def test_a_package_of_the_user_is_allowed_with_what_is_inside():
-    assert as_prefixes(["a", "b.", "", "c.d"]) == ("a.", "b.", "c.d.")
-    check_name("model", "mypkg.Net", as_prefixes(["mypkg"]))
+    assert targets.as_prefixes(["a", "b.", "", "c.d"]) == ("a.", "b.", "c.d.")
+    check_name("model", "mypkg.Net", targets.as_prefixes(["mypkg"]))
     with pytest.raises(ConfigError, match="C105"):
-        check_name("model", "mypkg2.Net", as_prefixes(["mypkg"]))
+        check_name("model", "mypkg2.Net", targets.as_prefixes(["mypkg"]))
 
 
 def test_nothing_is_imported_to_decide():

@@ -10,15 +10,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from framework.config import training_parts
 from framework.config.assemble import Assembly
 from framework.config.build import ModelTrial, check_fit, make_metrics, try_augment, try_metrics
-from framework.config.training_parts import (
-    make_goal,
-    make_trainer,
-    make_watching,
-    open_sinks,
-    training_parts,
-)
+from framework.config.training_parts import make_goal, make_trainer, make_watching, open_sinks
 from framework.contracts.data import DRAW_KEYS
 from framework.contracts.training import Outcome, Watcher
 from framework.errors import ConfigError, DataError, UserCodeError
@@ -51,7 +46,7 @@ def test_the_channels_of_a_pixel_lie_together_if_that_was_asked_for():
 
 def test_the_first_layer_starts_from_the_training_data_as_the_model_sees_it():
     with assembled(*SMALL_NET) as assembly:
-        model = training_parts(assembly).model
+        model = training_parts.training_parts(assembly).model
         records = assembly.augmenter(training=False)(assembly.train_source.sample(40), 0)
     other = Whitening(model.whiten.in_channels, 2, 40)
     other.start_from([records["image"]])
@@ -136,7 +131,7 @@ def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(mon
     with assembled("optim=adam") as assembly:
         assembly.captures = True
         assembly.say = notes.append
-        parts = training_parts(assembly)
+        parts = training_parts.training_parts(assembly)
     assert not parts.optimizer.defaults["fused"]
     assert parts.recorder is None
     what = "no fused optimizer takes complex parameters"
@@ -185,7 +180,7 @@ BATCH_NORM = ("model=resnet9", "model.width=4", "data.source.num_records=9")
 )
 def test_a_single_record_is_refused_before_the_first_step(words, line, tmp_path):
     with assembled(*BATCH_NORM, *words) as assembly, pytest.raises(ConfigError, match=line):
-        training_parts(assembly, tmp_path)
+        training_parts.training_parts(assembly, tmp_path)
 
 
 @pytest.mark.parametrize("word", ["last=drop", "max_steps=2", "batch_size=5"])
@@ -193,7 +188,7 @@ def test_a_trial_of_what_comes_changes_no_generator_and_no_buffer(word, tmp_path
     states, buffers = [], []
     for run_dir in (None, tmp_path):
         with assembled(*BATCH_NORM, "batch_size=4", "epochs=1", word) as assembly:
-            model = training_parts(assembly, run_dir).model
+            model = training_parts.training_parts(assembly, run_dir).model
         assert model.training
         states.append(torch.get_rng_state())
         buffers.append(torch.cat([buffer.flatten().float() for buffer in model.buffers()]))
@@ -320,7 +315,7 @@ def test_a_sink_that_cannot_be_closed_does_not_end_the_run(tmp_path, monkeypatch
 
     monkeypatch.setattr(JsonlSink, "close", fail)
     with assembled("sink=[jsonl]") as assembly, ExitStack() as stack:
-        trainer = Trainer(training_parts(assembly))
+        trainer = Trainer(training_parts.training_parts(assembly))
         assert len(open_sinks(stack, assembly, trainer, tmp_path)) == 1
 
 
@@ -377,9 +372,9 @@ def test_an_unknown_direction_must_be_typed():
 )
 def test_an_unknown_metric_is_refused_before_the_first_step(tmp_path, words, line):
     with validated(*words) as assembly, pytest.raises(ConfigError, match=line):
-        training_parts(assembly, tmp_path)
+        training_parts.training_parts(assembly, tmp_path)
     with validated("search_metric=acuracy", "data.val=null") as assembly:
-        assert training_parts(assembly, tmp_path).val is None
+        assert training_parts.training_parts(assembly, tmp_path).val is None
 
 
 def test_a_metric_of_a_validation_set_is_named_by_the_set():
@@ -541,7 +536,7 @@ def phased(*words):
         words = (IN_PARTS, *words)
     config = config_of(*SYNTHETIC, "data.val=null", "max_steps=2", *IN_TURN, *words)
     with closing(Assembly(config, ("tests.",))) as assembly:
-        parts = training_parts(assembly)
+        parts = training_parts.training_parts(assembly)
         weights = list(parts.model.parameters())
         before = [own.clone() for own in weights]
         Trainer(parts).fit()

@@ -18,23 +18,13 @@ import torch
 
 from framework.contracts.data import Source
 from framework.contracts.records import Chunk, Field, Manifest, Ragged
-from framework.data.dali import dali_source
-from framework.data.dataset import dataset_source
-from framework.data.folder import folder_source
-from framework.data.hdf5 import hdf5_source
-from framework.data.lmdb import lmdb_source
+from framework.data import dali, dataset, folder, hdf5, lmdb, synthetic, tar
 from framework.data.parquet import parquet_source
-from framework.data.synthetic import SyntheticSource
-from framework.data.tar import tar_source
 from framework.media.decode import encode_png
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
-from framework.store.folder_store import FolderStore
-from framework.store.hdf5_store import HDF5Store, HDF5Writer
-from framework.store.lmdb_store import LMDBStore
+from framework.store import folder_store, hdf5_store, lmdb_store, parquet_store, tar_store
 from framework.store.open_store import ShardedStore, open_file
-from framework.store.parquet_store import ParquetStore
-from framework.store.tar_store import TarStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
 
 IMAGE_FIELDS = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
@@ -273,7 +263,7 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
         records, fields = map_records(count, encoded=True), MAP_FIELDS
     if kind.startswith("shards"):
         source = MemoryInput(records, fields)
-        pack(Packing(source, HDF5Writer, f"{kind}.store", one_file=False, suffix=".h5"))
+        pack(Packing(source, hdf5_store.HDF5Writer, f"{kind}.store", one_file=False, suffix=".h5"))
         return os.path.abspath(f"{kind}.store"), records
     if kind.endswith("maps"):
         encoded = not kind.endswith("raw_maps")
@@ -288,11 +278,11 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
 def open_case(kind: str, path: str):
     """Return a RecordStore of this kind."""
     made = {
-        "hdf5": HDF5Store,
-        "lmdb": LMDBStore,
-        "folder": FolderStore,
-        "tar": TarStore,
-        "parquet": ParquetStore,
+        "hdf5": hdf5_store.HDF5Store,
+        "lmdb": lmdb_store.LMDBStore,
+        "folder": folder_store.FolderStore,
+        "tar": tar_store.TarStore,
+        "parquet": parquet_store.ParquetStore,
         "shards": partial(ShardedStore, open_file=open_file),
     }
     return made[kind.partition("_")[0]](path, **OPTIONS.get(kind, {}))
@@ -308,19 +298,21 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
     """Return a Source over ``count`` records; ``options`` as in ``make_context``."""
     context = make_context(**options)
     if kind == "synthetic":
-        return SyntheticSource("train", (3, 4, 4), 3, count, context=context)
+        return synthetic.SyntheticSource("train", (3, 4, 4), 3, count, context=context)
     if kind.startswith("dataset"):
         drawing = kind.endswith("drawing")
         records = (DrawingDataset if drawing else RecordsDataset)(count)
-        return dataset_source(records, context=context)
+        return dataset.dataset_source(records, context=context)
     if kind.startswith("dali"):
-        return dali_source(write_case(kind.replace("dali", "hdf5"), count)[0], 2, context=context)
+        return dali.dali_source(
+            write_case(kind.replace("dali", "hdf5"), count)[0], 2, context=context
+        )
     make = {
-        "hdf5": hdf5_source,
-        "shards": hdf5_source,
-        "lmdb": lmdb_source,
-        "folder": folder_source,
-        "tar": tar_source,
+        "hdf5": hdf5.hdf5_source,
+        "shards": hdf5.hdf5_source,
+        "lmdb": lmdb.lmdb_source,
+        "folder": folder.folder_source,
+        "tar": tar.tar_source,
         "parquet": parquet_source,
     }[kind.partition("_")[0]]
     return make(write_case(kind, count)[0], context=context, **OPTIONS.get(kind, {}))

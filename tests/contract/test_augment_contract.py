@@ -5,15 +5,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from framework.augment.color_jitter import ColorJitter
-from framework.augment.compose import Compose
+from framework.augment import color_jitter, compose, cutmix, kornia, mixup, mixup_cutmix, none
 from framework.augment.crop_flip import CropFlip
-from framework.augment.cutmix import CutMix
 from framework.augment.flip import Flip
-from framework.augment.kornia import Kornia
-from framework.augment.mixup import Mixup
-from framework.augment.mixup_cutmix import MixupCutMix
-from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
 from framework.contracts.data import traits_of
@@ -27,7 +21,7 @@ def normalize(fields):
 
 
 def jitter(fields):
-    return ColorJitter(fields, 0.4, 0.4, 0.4, 0.1)
+    return color_jitter.ColorJitter(fields, 0.4, 0.4, 0.4, 0.1)
 
 
 def erasing(fields):
@@ -39,7 +33,7 @@ def flip(fields):
 
 
 ALONE = {  # by name: makes the augment of some fields
-    "none": lambda fields: NoAugment(),
+    "none": lambda fields: none.NoAugment(),
     "normalize": normalize,
     "crop_flip": lambda fields: CropFlip(fields, 2, 0.5, [0.4, 0.5, 0.6], [0.2, 0.2, 0.3]),
     "crop_flip, bytes": lambda fields: CropFlip(fields, 3, 0.5, None, None),
@@ -50,7 +44,7 @@ ALONE = {  # by name: makes the augment of some fields
     "flip, alternating": lambda fields: Flip(fields, 0.5, 0.5, alternate=True),
     "color_jitter": jitter,
     "random_erasing": erasing,
-    "compose": lambda fields: Compose(
+    "compose": lambda fields: compose.Compose(
         {
             "flip": flip(fields),
             "jitter": jitter(fields),
@@ -60,11 +54,13 @@ ALONE = {  # by name: makes the augment of some fields
     ),
 }
 MIXING = {  # a record's partner is in its batch
-    "mixup": lambda fields: Mixup(fields, "label", 3, 0.3, 0.8),
-    "cutmix": lambda fields: CutMix(fields, "label", 3, 1.0, 0.8),
-    "mixup_cutmix": lambda fields: MixupCutMix(fields, "label", 3, 0.3, 1.0, 0.8, 0.5),
+    "mixup": lambda fields: mixup.Mixup(fields, "label", 3, 0.3, 0.8),
+    "cutmix": lambda fields: cutmix.CutMix(fields, "label", 3, 1.0, 0.8),
+    "mixup_cutmix": lambda fields: mixup_cutmix.MixupCutMix(fields, "label", 3, 0.3, 1.0, 0.8, 0.5),
 }
-KORNIA = {"kornia": lambda fields: Kornia(fields, STEPS, False)} if find_spec("kornia") else {}
+KORNIA = (
+    {"kornia": lambda fields: kornia.Kornia(fields, STEPS, False)} if find_spec("kornia") else {}
+)
 EVERY = {**ALONE, **MIXING, **KORNIA}
 every = pytest.mark.parametrize("name", EVERY)
 both = pytest.mark.parametrize("training", [False, True])
@@ -90,7 +86,7 @@ def test_an_augment_says_whether_it_is_exact_and_which_draws_alternate(name):
     augment = EVERY[name]("image")
     assert traits_of(augment).exact == (name != "kornia")
     assert set(traits_of(augment).alternating) <= set(range(augment.num_draws))
-    assert Compose({"part": augment}).exact == traits_of(augment).exact
+    assert compose.Compose({"part": augment}).exact == traits_of(augment).exact
 
 
 @every

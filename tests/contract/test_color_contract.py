@@ -9,14 +9,9 @@ import torch
 
 from framework.data.reader import BatchReader, Request
 from framework.errors import DataError
-from framework.input.folder import FolderInput
-from framework.input.function import FunctionInput
-from framework.input.hdf5 import HDF5Input
-from framework.input.lmdb import LMDBInput
+from framework.input import folder, function, hdf5, lmdb
 from framework.media.decode import encode_png
-from framework.store.folder_store import FolderStore
-from framework.store.parquet_store import ParquetStore
-from framework.store.tar_store import TarStore
+from framework.store import folder_store, parquet_store, tar_store
 from tests.conftest import make_context
 from tests.contract.cases import jpeg, pixels, write_folder, write_parquet, write_tar
 from tests.store.test_foreign import write_lmdb
@@ -26,24 +21,24 @@ GRAY = encode_png(pixels(0, channels=1).transpose(2, 0, 1))
 
 def _tar(images):
     members = [(f"{number}.png", image) for number, image in enumerate(images)]
-    return TarStore(write_tar("x.tar", members), {"image": "png"})
+    return tar_store.TarStore(write_tar("x.tar", members), {"image": "png"})
 
 
 def _parquet(images):
     records = {"image": images, "label": [0] * len(images)}
-    return ParquetStore(write_parquet("x.parquet", records))
+    return parquet_store.ParquetStore(write_parquet("x.parquet", records))
 
 
 def _hdf5(images):
     with h5py.File("x.h5", "w", userblock_size=512) as file:
         for number, image in enumerate(images):
             file[f"{number}/image"] = np.frombuffer(image, np.uint8)
-    return HDF5Input("x.h5", {"image": "*/image"})
+    return hdf5.HDF5Input("x.h5", {"image": "*/image"})
 
 
 def _lmdb(images):
     values = {f"image-{number}": image for number, image in enumerate(images)}
-    return LMDBInput(write_lmdb("x.lmdb", values), {"image": "image-%d"})
+    return lmdb.LMDBInput(write_lmdb("x.lmdb", values), {"image": "image-%d"})
 
 
 def _function(images):
@@ -51,14 +46,14 @@ def _function(images):
     def make(item):
         return [{"image": images[item // 2]}] if item % 2 else []
 
-    return FunctionInput("make", make, None, 2 * len(images), None)
+    return function.FunctionInput("make", make, None, 2 * len(images), None)
 
 
 MAKE = {
-    "folder": lambda images: FolderStore(write_folder("in", images)),
+    "folder": lambda images: folder_store.FolderStore(write_folder("in", images)),
     "tar": _tar,
     "parquet": _parquet,
-    "input=folder": lambda images: FolderInput(write_folder("in", images), None, None),
+    "input=folder": lambda images: folder.FolderInput(write_folder("in", images), None, None),
     "input=hdf5": _hdf5,
     "input=lmdb": _lmdb,
     "input=function": _function,

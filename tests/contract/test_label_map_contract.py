@@ -6,28 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from framework.augment.color_jitter import ColorJitter
-from framework.augment.compose import Compose
+from framework.augment import color_jitter, compose, flip, kornia, mixup, none, random_erasing
 from framework.augment.crop_flip import CropFlip
 from framework.augment.cutmix import CutMix
-from framework.augment.flip import Flip
-from framework.augment.kornia import Kornia
-from framework.augment.mixup import Mixup
-from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
-from framework.augment.random_erasing import RandomErasing
 from framework.contracts.data import KnowsLabels, traits_of
 from framework.contracts.records import IGNORE
 from framework.errors import ConfigError, DataError
 from framework.order.draws import draws
 from framework.store.folder_store import FolderWriter
+from framework.transform import center_crop, opencv
 from framework.transform.albumentations import Albumentations
-from framework.transform.center_crop import CenterCrop
 from framework.transform.compose import ComposeTransform
 from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
-from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
@@ -48,11 +41,11 @@ SCALING = [
     Resize([24, 24], True, True),
     Resize([7, 5], False, True),
     Resize([7, 5], False, False),
-    CenterCrop([8, 6], 10, True),
+    center_crop.CenterCrop([8, 6], 10, True),
     RESIZED,
     ComposeTransform({"turn": Rotate([1, 3]), "size": Resize([20, 20], True, True)}),
 ]
-SHIFTED = OpenCVTransform(3, 0.5)
+SHIFTED = opencv.OpenCVTransform(3, 0.5)
 PLACING = [
     NoTransform(),
     FlipTransform(0.5, 0.5),
@@ -150,9 +143,9 @@ def test_workers_do_not_change_a_map(make, transform):
 
 # ---- augments
 
-FLIP = Flip("image", 0.5, 0.5)
+FLIP = flip.Flip("image", 0.5, 0.5)
 NORMALIZE = Normalize("image", [0.5], [0.5])
-JITTER = ColorJitter("image", 0.4, 0.4, 0.4, 0.1)
+JITTER = color_jitter.ColorJitter("image", 0.4, 0.4, 0.4, 0.1)
 BOTH = CropFlip(["image", "mask"], 3, 0.5, None, None)
 MOVING = [
     CropFlip("image", 3, 0.5, None, None),
@@ -160,19 +153,21 @@ MOVING = [
     FLIP,
     CutMix("image", "mask", None, 1.0, 1.0),
     CutMix("image", "label", 3, 1.0, 1.0),
-    Compose({"flip": FLIP, "crop": CropFlip("image", 2, 0.5, None, None)}),
+    compose.Compose({"flip": FLIP, "crop": CropFlip("image", 2, 0.5, None, None)}),
 ]
 COLORING = [
-    NoAugment(),
+    none.NoAugment(),
     NORMALIZE,
     JITTER,
-    RandomErasing("image", 1.0, [0.1, 0.3], [0.5, 2.0], [0.0]),
-    Compose({"jitter": JITTER, "normalize": NORMALIZE}),
+    random_erasing.RandomErasing("image", 1.0, [0.1, 0.3], [0.5, 2.0], [0.0]),
+    compose.Compose({"jitter": JITTER, "normalize": NORMALIZE}),
 ]
 if find_spec("kornia"):
     TURN = {"name": "RandomAffine", "params": {"degrees": 30.0, "p": 1.0}}
-    MOVING.append(Kornia("image", [TURN], False))
-    COLORING.append(Kornia("image", [{"name": "RandomBrightness", "params": {"p": 1.0}}], False))
+    MOVING.append(kornia.Kornia("image", [TURN], False))
+    COLORING.append(
+        kornia.Kornia("image", [{"name": "RandomBrightness", "params": {"p": 1.0}}], False)
+    )
 
 
 def batch_of():
@@ -222,10 +217,10 @@ def test_an_augment_draws_the_same_with_and_without_a_map(augment):
     "augment",
     [
         Normalize(["image", "mask"], [0.5], [0.5]),
-        ColorJitter(["image", "mask"], 0.4, 0.4, 0.0, 0.0),
-        RandomErasing("mask", 1.0, [0.1, 0.3], [0.5, 2.0], [0.0]),
-        Compose({"flip": FLIP, "normalize": Normalize("mask", [0.5], [0.5])}),
-        Mixup("image", "label", 3, 0.3, 0.8),
+        color_jitter.ColorJitter(["image", "mask"], 0.4, 0.4, 0.0, 0.0),
+        random_erasing.RandomErasing("mask", 1.0, [0.1, 0.3], [0.5, 2.0], [0.0]),
+        compose.Compose({"flip": FLIP, "normalize": Normalize("mask", [0.5], [0.5])}),
+        mixup.Mixup("image", "label", 3, 0.3, 0.8),
     ],
     **named,
 )

@@ -9,17 +9,16 @@ from framework.contracts.data import MicroBatch
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.data.folder import folder_source
 from framework.errors import DataError
+from framework.loader import prefetch, stream
 from framework.loader.plain import PlainLoader
-from framework.loader.prefetch import PrefetchLoader
-from framework.loader.stream import StreamLoader
 from framework.measure.clock import HostClock
 from tests.conftest import make_context
 from tests.contract.cases import jpeg, make_source, micros, plain, write_folder
 
 LOADERS = {
     "plain": lambda context: PlainLoader(True, context=context),
-    "prefetch": lambda context: PrefetchLoader(2, True, context=context),
-    "stream": lambda context: StreamLoader(2, 2, context=context),
+    "prefetch": lambda context: prefetch.PrefetchLoader(2, True, context=context),
+    "stream": lambda context: stream.StreamLoader(2, 2, context=context),
 }
 WAYS = [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}]
 every_way = pytest.mark.parametrize("options", WAYS, ids=["here", "threads", "processes"])

@@ -9,14 +9,8 @@ import torch
 from torch import nn
 
 from framework.contracts.batch import num_records
+from framework.objective import distill, focal, multilabel, recognize, regress, restore, segment
 from framework.objective.classify import Classify
-from framework.objective.distill import Distill
-from framework.objective.focal import Focal
-from framework.objective.multilabel import Multilabel
-from framework.objective.recognize import Recognize
-from framework.objective.regress import Regress
-from framework.objective.restore import Restore
-from framework.objective.segment import Segment
 from framework.train.metrics import PassPlace, PassResults
 
 CLASSES = {
@@ -39,15 +33,15 @@ KINDS = {
     "classify, smoothed": (Classify("image", "label", 0.1), CLASSES),
     "classify, smoothed, several views": (Classify("image", "label", 0.1, "mirror"), CLASSES),
     "classify, weighted": (Classify("image", "label", 0.1, "none", [1, 2, 0.5]), CLASSES),
-    "focal": (Focal("image", "label", 2.0, [1, 2, 0.5]), CLASSES),
-    "multilabel": (Multilabel("image", "labels"), LABELS),
-    "distill": (Distill("image", "label", nn.Linear(3, 3), None, 0.5, 2.0), CLASSES),
-    "regress, squared": (Regress("image", "target", "mse"), NUMBERS),
-    "regress, absolute": (Regress("image", "target", "l1"), NUMBERS),
-    "restore": (Restore("image", "target", "l1", 1.0), NUMBERS),
-    "recognize": (Recognize(["image", "image_length"], "text", "ab"), LINES),
-    "segment": (Segment("image", "mask"), MAPS),
-    "segment, Dice": (Segment("image", "mask", dice=0.5, ignore=2), MAPS),
+    "focal": (focal.Focal("image", "label", 2.0, [1, 2, 0.5]), CLASSES),
+    "multilabel": (multilabel.Multilabel("image", "labels"), LABELS),
+    "distill": (distill.Distill("image", "label", nn.Linear(3, 3), None, 0.5, 2.0), CLASSES),
+    "regress, squared": (regress.Regress("image", "target", "mse"), NUMBERS),
+    "regress, absolute": (regress.Regress("image", "target", "l1"), NUMBERS),
+    "restore": (restore.Restore("image", "target", "l1", 1.0), NUMBERS),
+    "recognize": (recognize.Recognize(["image", "image_length"], "text", "ab"), LINES),
+    "segment": (segment.Segment("image", "mask"), MAPS),
+    "segment, Dice": (segment.Segment("image", "mask", dice=0.5, ignore=2), MAPS),
 }
 every = pytest.mark.parametrize(("objective", "batch"), KINDS.values(), ids=KINDS)
 

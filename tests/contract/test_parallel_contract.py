@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from framework.parallel.dp import DataParallel
-from framework.parallel.none import NoParallel
+from framework.parallel import dp, none
 from tests.contract.parallel_facts import PASSES, facts_of, own_gradient
 from tests.parallel.launching import of_two_ranks
 
@@ -16,7 +15,7 @@ def ranks(request, tmp_path_factory):
     """Return what each rank found."""
     if request.param == "ddp":
         return of_two_ranks("contract", tmp_path_factory)
-    return [facts_of({"none": NoParallel, "dp": DataParallel}[request.param](device=CPU))]
+    return [facts_of({"none": none.NoParallel, "dp": dp.DataParallel}[request.param](device=CPU))]
 
 
 def of_each(ranks, name):

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from framework.precision.amp import AMP
-from framework.precision.fp32 import FP32
+from framework.precision import amp, fp32
 
 CPU = torch.device("cpu")
 KINDS = {
-    "fp32": lambda: FP32(tf32=False, device=CPU),
-    "bf16": lambda: AMP("bf16", device=CPU),
-    "fp16": lambda: AMP("fp16", device=CPU),
+    "fp32": lambda: fp32.FP32(tf32=False, device=CPU),
+    "bf16": lambda: amp.AMP("bf16", device=CPU),
+    "fp16": lambda: amp.AMP("fp16", device=CPU),
 }
 
 

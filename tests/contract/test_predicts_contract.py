@@ -14,14 +14,8 @@ from framework.contracts.prediction import (
     PredictedTexts,
     Predicts,
 )
+from framework.objective import distill, focal, multilabel, recognize, regress, restore, segment
 from framework.objective.classify import Classify
-from framework.objective.distill import Distill
-from framework.objective.focal import Focal
-from framework.objective.multilabel import Multilabel
-from framework.objective.recognize import Recognize
-from framework.objective.regress import Regress
-from framework.objective.restore import Restore
-from framework.objective.segment import Segment
 
 
 class Given(nn.Module):
@@ -43,17 +37,17 @@ CASES = {
     "classify": (Classify("image", "label", 0.0), LOGITS, ClassProbabilities),
     "tta": (Classify("image", "label", 0.0, "mirror"), LOGITS, ClassProbabilities),
     "pixels": (Classify("image", "label", 0.0), MAPS, PredictedMaps),
-    "focal": (Focal("image", "label", 2.0), LOGITS, ClassProbabilities),
-    "multilabel": (Multilabel("image", "label"), LOGITS, ClassProbabilities),
+    "focal": (focal.Focal("image", "label", 2.0), LOGITS, ClassProbabilities),
+    "multilabel": (multilabel.Multilabel("image", "label"), LOGITS, ClassProbabilities),
     "distill": (
-        Distill("image", "label", nn.Identity(), None, 0.5, 1.0),
+        distill.Distill("image", "label", nn.Identity(), None, 0.5, 1.0),
         LOGITS,
         ClassProbabilities,
     ),
-    "segment": (Segment("image", "mask"), MAPS, PredictedMaps),
-    "recognize": (Recognize("image", "text", "ab"), (SPELLED, STEPS), PredictedTexts),
-    "regress": (Regress("image", "y", "mse"), LOGITS, PredictedNumbers),
-    "restore": (Restore("image", "y", "l1", 2.0), MAPS, PredictedImages),
+    "segment": (segment.Segment("image", "mask"), MAPS, PredictedMaps),
+    "recognize": (recognize.Recognize("image", "text", "ab"), (SPELLED, STEPS), PredictedTexts),
+    "regress": (regress.Regress("image", "y", "mse"), LOGITS, PredictedNumbers),
+    "restore": (restore.Restore("image", "y", "l1", 2.0), MAPS, PredictedImages),
     "detect": (Detect("image", "boxes", "label"), torch.zeros(2, 6, 4, 4), PredictedBoxes),
 }
 

@@ -8,37 +8,22 @@ from framework.contracts.batch import move, pin
 from framework.contracts.records import Manifest, Ragged
 from framework.errors import ConfigError, DataError
 from framework.input.store import StoreInput
-from framework.pack.pack_store import pack
-from framework.pack.packing import Packing
-from framework.store.folder_store import FolderWriter
+from framework.pack import pack_store, packing
+from framework.store import folder_store, lmdb_store
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
-from framework.store.lmdb_store import LMDBStore, LMDBWriter
-from framework.transform.center_crop import CenterCrop
-from framework.transform.compose import ComposeTransform
+from framework.transform import center_crop, compose, function, none
 from framework.transform.flip import FlipTransform
-from framework.transform.function import FunctionTransform
-from framework.transform.none import NoTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.rotate import Rotate
-from tests.contract.cases import (
-    RAGGED_FIELDS,
-    TAKEN,
-    WAYS,
-    make_source,
-    micros,
-    plain,
-    plain_values,
-    ragged_records,
-    write_case,
-)
+from tests.contract import cases
 
 KINDS = ("hdf5", "lmdb", "shards", "dali", "tar", "parquet")
 COLLATE = ("pad", "nested", "list")
 CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.5, True)
-TURNED = ComposeTransform({"turn": Rotate([0, 1, 3]), "crop": RandomCrop([9, 9], 0.5, 0.5)})
-RAGGED = [name for name, field in RAGGED_FIELDS.items() if field.encoding == "ragged"]
-STORES = {"hdf5": (HDF5Writer, HDF5Store), "lmdb": (LMDBWriter, LMDBStore)}
+TURNED = compose.ComposeTransform({"turn": Rotate([0, 1, 3]), "crop": RandomCrop([9, 9], 0.5, 0.5)})
+RAGGED = [name for name, field in cases.RAGGED_FIELDS.items() if field.encoding == "ragged"]
+STORES = {"hdf5": (HDF5Writer, HDF5Store), "lmdb": (lmdb_store.LMDBWriter, lmdb_store.LMDBStore)}
 every = pytest.mark.parametrize("kind", KINDS)
 every_collate = pytest.mark.parametrize("collate", COLLATE)
 
@@ -49,7 +34,7 @@ def make():
     made = []
 
     def source(kind, **options):
-        made.append(make_source(f"{kind}_ragged", 10, **options))
+        made.append(cases.make_source(f"{kind}_ragged", 10, **options))
         return made[-1]
 
     yield source
@@ -68,17 +53,17 @@ def unpadded(batch, name):
 @pytest.mark.parametrize("kind", STORES)
 def test_a_store_gives_what_was_written_in_parts_and_notices_a_changed_row(kind):
     writer_class, store_class = STORES[kind]
-    records = ragged_records(9)
-    writer = writer_class("x", fields=RAGGED_FIELDS, num_records=9)
+    records = cases.ragged_records(9)
+    writer = writer_class("x", fields=cases.RAGGED_FIELDS, num_records=9)
     writer.write({name: values[:4] for name, values in records.items()}, list("abcd"))
     writer.write({name: values[4:] for name, values in records.items()}, list("efghi"))
-    writer.close(Manifest(9, RAGGED_FIELDS, ["a", "b", "c"]))
+    writer.close(Manifest(9, cases.RAGGED_FIELDS, ["a", "b", "c"]))
     store, indices = store_class("x"), torch.tensor([8, 0, 3, 3])
     result = store.read(indices)
-    assert store.manifest.fields == RAGGED_FIELDS
+    assert store.manifest.fields == cases.RAGGED_FIELDS
     for name in RAGGED:
         assert isinstance(result[name], Ragged)
-        assert plain_values(result[name]) == [records[name][n].tolist() for n in (8, 0, 3, 3)]
+        assert cases.plain_values(result[name]) == [records[name][n].tolist() for n in (8, 0, 3, 3)]
     assert store.damaged(indices, result) == []
     result["signal"].values[-1, -1] += 1
     assert len(store.damaged(indices, result)) == 1
@@ -86,28 +71,30 @@ def test_a_store_gives_what_was_written_in_parts_and_notices_a_changed_row(kind)
 
 
 def test_records_without_rows_are_read():
-    fields = {"signal": RAGGED_FIELDS["signal"]}
+    fields = {"signal": cases.RAGGED_FIELDS["signal"]}
     writer = HDF5Writer("x.h5", fields=fields, num_records=2)
     writer.write({"signal": [np.zeros((0, 2), np.int16)] * 2}, ["a", "b"])
     writer.close(Manifest(2, fields))
     store = HDF5Store("x.h5")
-    assert plain_values(store.read(torch.tensor([1, 0]))["signal"]) == [[], []]
+    assert cases.plain_values(store.read(torch.tensor([1, 0]))["signal"]) == [[], []]
     store.close()
 
 
 @pytest.mark.parametrize("kind", STORES)
 def test_a_store_is_packed_again(kind):
-    path, records = write_case("hdf5_ragged", 9)
-    pack(Packing(StoreInput(path), STORES[kind][0], "again"))
+    path, records = cases.write_case("hdf5_ragged", 9)
+    pack_store.pack(packing.Packing(StoreInput(path), STORES[kind][0], "again"))
     store = STORES[kind][1]("again")
-    assert store.manifest.fields == RAGGED_FIELDS
-    assert plain_values(store.read(torch.arange(9))["signal"]) == plain_values(records["signal"])
+    assert store.manifest.fields == cases.RAGGED_FIELDS
+    assert cases.plain_values(store.read(torch.arange(9))["signal"]) == cases.plain_values(
+        records["signal"]
+    )
     store.close()
 
 
 def test_a_folder_of_images_cannot_hold_them():
     with pytest.raises(DataError, match="D114"):
-        FolderWriter("x", fields=RAGGED_FIELDS, num_records=3)
+        folder_store.FolderWriter("x", fields=cases.RAGGED_FIELDS, num_records=3)
 
 
 # ---- batches
@@ -115,13 +102,13 @@ def test_a_folder_of_images_cannot_hold_them():
 
 @every
 def test_numbers_are_padded_nested_or_listed_and_texts_and_bytes_are_lists(make, kind):
-    records = ragged_records(10)
+    records = cases.ragged_records(10)
     for collate in COLLATE:
         for batch, *_ in make(kind, collate=collate).batches(0):
             expected = {name: [records[name][n] for n in batch["index"]] for name in records}
             assert batch["text"] == [bytes(text).decode() for text in expected["text"]]
             assert batch["blob"] == [bytes(blob) for blob in expected["blob"]]
-            assert plain_values(batch["points"]) == np.stack(expected["points"]).tolist()
+            assert cases.plain_values(batch["points"]) == np.stack(expected["points"]).tolist()
             for name in ("boxes", "signal"):
                 rows = [array.tolist() for array in expected[name]]
                 if collate == "pad":
@@ -132,20 +119,20 @@ def test_numbers_are_padded_nested_or_listed_and_texts_and_bytes_are_lists(make,
                     assert batch[name].shape[1] == lengths.max()
                 else:
                     assert isinstance(batch[name], list) == (collate == "list")
-                    assert plain_values(batch[name]) == rows
+                    assert cases.plain_values(batch[name]) == rows
 
 
 @every
 @every_collate
 def test_workers_do_not_change_a_batch(make, kind, collate):
-    ways = TAKEN.get(kind, WAYS)
+    ways = cases.TAKEN.get(kind, cases.WAYS)
     transform = CROP if collate == "pad" else None
     result = []
     for num, how in ways:
         options = {"num_workers": num, "worker_kind": how, "collate": collate}
         source = make(kind, transform=transform, **options)
-        result.append([micros(source, epoch) for epoch in range(2)])
-        assert micros(source, 1, 2) == result[0][1][2:]
+        result.append([cases.micros(source, epoch) for epoch in range(2)])
+        assert cases.micros(source, 1, 2) == result[0][1][2:]
     assert result == result[:1] * len(ways)
 
 
@@ -160,9 +147,9 @@ def test_images_of_several_sizes_become_a_list(make, num_workers):
 @every_collate
 def test_a_batch_can_be_moved_and_pinned(make, collate):
     batch = next(make("hdf5", collate=collate).batches(0)).batch
-    assert plain(move(batch, torch.device("cpu"))) == plain(batch)
+    assert cases.plain(move(batch, torch.device("cpu"))) == cases.plain(batch)
     if torch.cuda.is_available():
-        assert plain(pin(batch)) == plain(batch)
+        assert cases.plain(pin(batch)) == cases.plain(batch)
 
 
 # ---- boxes and points
@@ -170,8 +157,8 @@ def test_a_batch_can_be_moved_and_pinned(make, collate):
 
 @every
 def test_boxes_and_points_follow_a_crop(make, kind):
-    records = ragged_records(10)
-    batch = next(make(kind, transform=CenterCrop([8, 8], 12, True)).batches(0)).batch
+    records = cases.ragged_records(10)
+    batch = next(make(kind, transform=center_crop.CenterCrop([8, 8], 12, True)).batches(0)).batch
     # the shorter side, 12, stays; of 16 x 12 pixels, the middle 8 x 8 are cut
     for index, boxes in zip(batch["index"].tolist(), unpadded(batch, "boxes"), strict=True):
         moved = records["boxes"][index] - np.array([2, 4, 2, 4], np.float32)
@@ -190,10 +177,10 @@ def test_boxes_and_points_are_the_same_whoever_reads_them(make, transform):
     result = []
     for kind in KINDS:
         batch = next(make(kind, transform=transform).batches(1)).batch
-        result.append(plain({name: batch[name] for name in ("index", "boxes", "points")}))
+        result.append(cases.plain({name: batch[name] for name in ("index", "boxes", "points")}))
     assert result == result[:1] * len(KINDS)
 
 
 def test_a_function_cannot_move_boxes_and_points(make):
     with pytest.raises(ConfigError, match=r"C199.*a function cannot move boxes, points"):
-        make("hdf5", transform=FunctionTransform(max, NoTransform(), False))
+        make("hdf5", transform=function.FunctionTransform(max, none.NoTransform(), False))

@@ -6,21 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.schedule.constant import Constant
-from framework.schedule.cosine import Cosine
-from framework.schedule.one_cycle import OneCycle
-from framework.schedule.plateau import Plateau
+from framework.schedule import constant, cosine, one_cycle, plateau
 
 KINDS = {
-    "constant": Constant(),
-    "constant, warmed up": Constant(warmup_steps=7),
-    "plateau": Plateau("loss", "min", 0.5, 3, 0.0),
-    "plateau, warmed up": Plateau("loss", "min", 0.5, 3, 0.0, warmup_steps=7),
-    "cosine": Cosine(warmup_steps=0, final=0.0),
-    "cosine, warmed up": Cosine(warmup_steps=7, final=0.1),
-    "one cycle": OneCycle(peak=0.3, start=0.1),
-    "one cycle, late": OneCycle(peak=1.0, start=0.0),
-    "one cycle, not to the end": OneCycle(peak=0.23, start=0.2, final=0.07),
+    "constant": constant.Constant(),
+    "constant, warmed up": constant.Constant(warmup_steps=7),
+    "plateau": plateau.Plateau("loss", "min", 0.5, 3, 0.0),
+    "plateau, warmed up": plateau.Plateau("loss", "min", 0.5, 3, 0.0, warmup_steps=7),
+    "cosine": cosine.Cosine(warmup_steps=0, final=0.0),
+    "cosine, warmed up": cosine.Cosine(warmup_steps=7, final=0.1),
+    "one cycle": one_cycle.OneCycle(peak=0.3, start=0.1),
+    "one cycle, late": one_cycle.OneCycle(peak=1.0, start=0.0),
+    "one cycle, not to the end": one_cycle.OneCycle(peak=0.23, start=0.2, final=0.07),
 }
 every = pytest.mark.parametrize("schedule", KINDS.values(), ids=KINDS)
 

@@ -7,17 +7,15 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.console import ConsoleSink
-from framework.sink.csv import CsvSink
-from framework.sink.jsonl import JsonlSink
+from framework.sink import console, csv, jsonl
 from framework.sink.mlflow import MLflowSink
 from framework.sink.tensorboard import TensorBoardSink
 from tests.fakes import span
 
 KINDS = {
-    "console": lambda run: ConsoleSink(run=run),
-    "csv": lambda run: CsvSink(run=run),
-    "jsonl": lambda run: JsonlSink(run=run),
+    "console": lambda run: console.ConsoleSink(run=run),
+    "csv": lambda run: csv.CsvSink(run=run),
+    "jsonl": lambda run: jsonl.JsonlSink(run=run),
     # port 9 refuses: the server of this run is lost
     "mlflow": lambda run: MLflowSink("http://127.0.0.1:9", "x", None, 2, True, 1, 9, run=run),
     "tensorboard": lambda run: TensorBoardSink(2, run=run),

@@ -13,18 +13,7 @@ from framework.order.sampler import SamplerOrder
 from framework.order.weighted import WeightedOrder
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import children_of_this_process, settled
-from tests.contract.cases import (
-    KINDS_AND_WAYS,
-    READERS,
-    SOURCES,
-    TAKEN,
-    UNTRANSFORMED,
-    WAYS,
-    make_source,
-    micros,
-    plain,
-    shares,
-)
+from tests.contract import cases
 
 CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 ORDERS = [
@@ -34,9 +23,9 @@ ORDERS = [
     {"limit": 5},
     {"training": False},
 ]
-every = pytest.mark.parametrize("kind", SOURCES)
-every_reader = pytest.mark.parametrize("kind", READERS)
-every_way = pytest.mark.parametrize(("kind", "num_workers", "how"), KINDS_AND_WAYS)
+every = pytest.mark.parametrize("kind", cases.SOURCES)
+every_reader = pytest.mark.parametrize("kind", cases.READERS)
+every_way = pytest.mark.parametrize(("kind", "num_workers", "how"), cases.KINDS_AND_WAYS)
 
 
 @pytest.fixture
@@ -45,7 +34,7 @@ def make():
     made = []
 
     def source(kind, *args, **options):
-        made.append(make_source(kind, *args, **options))
+        made.append(cases.make_source(kind, *args, **options))
         return made[-1]
 
     yield source
@@ -59,8 +48,8 @@ def test_batches_follow_the_order_and_their_index_numbers_the_records(make, kind
         source = make(kind, **options)
         assert source.order.num_records == source.manifest.num_records == 10
         for epoch in range(2):
-            expected = shares(source.order, epoch)
-            result = [(batch["index"], *rest) for batch, *rest in micros(source, epoch)]
+            expected = cases.shares(source.order, epoch)
+            result = [(batch["index"], *rest) for batch, *rest in cases.micros(source, epoch)]
             if kind == "synthetic":
                 expected = [(len(indices), *rest) for indices, *rest in expected]
                 result = [(len(indices), *rest) for indices, *rest in result]
@@ -70,7 +59,7 @@ def test_batches_follow_the_order_and_their_index_numbers_the_records(make, kind
 @every
 def test_a_batch_has_the_fields_of_its_records_and_images_are_bytes_in_planes(make, kind):
     source = make(kind)
-    records = plain(source.sample(10))
+    records = cases.plain(source.sample(10))
     for micro in source.batches(1):
         assert isinstance(micro, MicroBatch)
         assert set(micro.batch) == {"index", *source.manifest.fields}
@@ -79,8 +68,8 @@ def test_a_batch_has_the_fields_of_its_records_and_images_are_bytes_in_planes(ma
         assert micro.batch["image"].dtype == torch.uint8
         assert micro.batch["image"].dim() == 4
         assert micro.batch["image"].shape[1] == 3
-        if kind in READERS:
-            batch = plain(micro.batch)
+        if kind in cases.READERS:
+            batch = cases.plain(micro.batch)
             for name in ("label", "image"):
                 assert batch[name] == [records[name][index] for index in batch["index"]]
 
@@ -88,11 +77,11 @@ def test_a_batch_has_the_fields_of_its_records_and_images_are_bytes_in_planes(ma
 @every
 def test_an_epoch_is_the_same_at_any_time_and_a_later_start_is_its_tail(make, kind):
     source = make(kind, accumulate=2)
-    whole = micros(source, 1)
-    micros(source, 2)
+    whole = cases.micros(source, 1)
+    cases.micros(source, 2)
     for start in range(4):
         passed = [number for number, (*_, last) in enumerate(whole) if last][:start]
-        assert micros(source, 1, start) == whole[passed[-1] + 1 if passed else 0 :]
+        assert cases.micros(source, 1, start) == whole[passed[-1] + 1 if passed else 0 :]
 
 
 @every
@@ -100,11 +89,11 @@ def test_a_stream_is_its_epochs_one_after_another(make, kind):
     source = make(kind, accumulate=2)
     if not source.reads_on:
         pytest.skip("it reads epoch by epoch")
-    expected = [micro for epoch in range(3) for micro in micros(source, epoch)]
-    streamed = [(plain(batch), *rest) for batch, *rest in source.stream(0, 1, 6)]
+    expected = [micro for epoch in range(3) for micro in cases.micros(source, epoch)]
+    streamed = [(cases.plain(batch), *rest) for batch, *rest in source.stream(0, 1, 6)]
     assert streamed == expected[2 : 2 + len(streamed)]
     assert sum(last for *_, last in streamed) == 6
-    assert micros(source, 1) == expected[len(expected) // 3 : 2 * len(expected) // 3]
+    assert cases.micros(source, 1) == expected[len(expected) // 3 : 2 * len(expected) // 3]
 
 
 class Drawn:
@@ -137,29 +126,29 @@ def test_a_sampler_of_the_users_decides_the_records_of_each_batch(make, kind):
     sampler.set_epoch(2)
     used = [0, 1, 2, 3, 4, 5, 6, 7, 9]
     expected = [[used[place] for place in own] for own in sampler]
-    for num, how in TAKEN.get(kind, WAYS):
+    for num, how in cases.TAKEN.get(kind, cases.WAYS):
         source = make(kind, num_workers=num, worker_kind=how, **options)
         assert not source.reads_on
-        assert [batch["index"] for batch, *_ in micros(source, 2)] == expected
-        assert [batch["index"] for batch, *_ in micros(source, 2, 3)] == expected[3:]
+        assert [batch["index"] for batch, *_ in cases.micros(source, 2)] == expected
+        assert [batch["index"] for batch, *_ in cases.micros(source, 2, 3)] == expected[3:]
     assert make(kind, training=False, **options).order.sampler is None
 
 
 @every_reader
 def test_workers_do_not_change_a_batch(make, kind):
-    ways = TAKEN.get(kind, WAYS)
-    for transform in (None,) if kind in UNTRANSFORMED else (None, CROP):
+    ways = cases.TAKEN.get(kind, cases.WAYS)
+    for transform in (None,) if kind in cases.UNTRANSFORMED else (None, CROP):
         result = []
         for num, how in ways:
             source = make(kind, 10, transform=transform, num_workers=num, worker_kind=how)
-            result.append([micros(source, epoch) for epoch in range(2)])
+            result.append([cases.micros(source, epoch) for epoch in range(2)])
         assert result == result[:1] * len(ways)
 
 
 def looks(source):
     """Return what a record looks like each time that it comes in epoch 1, by its index."""
     seen = {}
-    for batch, *_ in micros(source, 1):
+    for batch, *_ in cases.micros(source, 1):
         keys = batch.pop(DRAW_KEYS, batch["index"])
         names = [name for name in batch if name != "index"]
         for place, (index, key) in enumerate(zip(batch["index"], keys, strict=True)):
@@ -167,15 +156,15 @@ def looks(source):
     return seen
 
 
-@pytest.mark.parametrize("kind", [kind for kind in READERS if kind != "dataset"])
+@pytest.mark.parametrize("kind", [kind for kind in cases.READERS if kind != "dataset"])
 def test_a_record_that_comes_again_is_changed_in_another_way(make, kind):
     Path("weights.txt").write_text("6\n" + "0.5\n" * 9)
-    options = {"transform": None if kind in UNTRANSFORMED else CROP}
+    options = {"transform": None if kind in cases.UNTRANSFORMED else CROP}
     once = looks(make(kind, 10, **options))
     options["order_choice"] = WeightedOrder(None, "weights.txt")
     ways = [
         looks(make(kind, 10, num_workers=num, worker_kind=how, **options))
-        for num, how in TAKEN.get(kind, WAYS)
+        for num, how in cases.TAKEN.get(kind, cases.WAYS)
     ]
     assert ways == ways[:1] * len(ways)
     assert all(times[0] == once[index][0] for index, times in ways[0].items())
@@ -192,8 +181,8 @@ def test_an_early_close_leaves_nothing_and_the_next_epoch_is_whole(make, kind, n
     next(batches)
     batches.close()
     assert how == "process" or threading.active_count() == threads
-    indices = [batch["index"] for batch, *_ in micros(source, 1)]
-    assert indices == [batch["index"] for batch, *_ in micros(make(kind, 40), 1)]
+    indices = [batch["index"] for batch, *_ in cases.micros(source, 1)]
+    assert indices == [batch["index"] for batch, *_ in cases.micros(make(kind, 40), 1)]
     source.close()
     assert not settled(children, children_of_this_process)
     assert not settled(set(range(threads + 1)), lambda: {threading.active_count()})
@@ -235,7 +224,7 @@ STAGES = {
 def test_stages_are_thread_seconds_since_they_were_asked_for(make, kind, num_workers, how):
     source = make(kind, 40, num_workers=num_workers, worker_kind=how)
     start = time.perf_counter()
-    micros(source)
+    cases.micros(source)
     wall_s, stages_s = time.perf_counter() - start, source.stages()
     assert STAGES[kind] <= set(stages_s) <= {"read", "decode", "transform", "collate"}
     assert all(seconds >= 0 for seconds in stages_s.values())

@@ -12,12 +12,11 @@ from framework.contracts.records import Field
 from framework.data.reader import BatchReader, Request
 from framework.order.draws import draws
 from framework.store.hdf5_store import HDF5Store
-from framework.transform.center_crop import CenterCrop
+from framework.transform import center_crop, opencv
 from framework.transform.compose import ComposeTransform
 from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
-from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
@@ -42,13 +41,13 @@ EVERY = {
     "none": NoTransform(),
     "resize": SCALE,
     "resize, wide": Resize([1, 300], False, False),
-    "center_crop": CenterCrop([8, 6], 10, True),
+    "center_crop": center_crop.CenterCrop([8, 6], 10, True),
     "flip": FLIP,
     "random_crop": ONE,
     "random_resized_crop": RandomResizedCrop([8, 6], [0.08, 1], [3 / 4, 4 / 3], 0.5, 0, True),
     "random_resized_crop, tiny": RandomResizedCrop([5, 5], [0.01, 0.02], [0.1, 10], 1, 0.5, False),
     "function": FunctionTransform(noisy, ONE, False),
-    "opencv": OpenCVTransform(4, 0.5),
+    "opencv": opencv.OpenCVTransform(4, 0.5),
     "sound_window": SoundWindow(5),
     "video_window": VideoWindow(4, 2),
     "rotate": TURN,

@@ -9,16 +9,14 @@ import torch
 
 from framework.contracts.records import Manifest
 from framework.errors import DataError
-from framework.store.folder_store import FolderStore, FolderWriter
-from framework.store.hdf5_store import HDF5Store, HDF5Writer
-from framework.store.lmdb_store import LMDBStore, LMDBWriter
+from framework.store import folder_store, hdf5_store, lmdb_store
 from tests.conftest import FIELDS, make_records
 from tests.contract.cases import IMAGE_FIELDS, encoded_records, plain, rows
 
 WRITERS = {
-    "x.h5": (HDF5Writer, HDF5Store),
-    "x.lmdb": (LMDBWriter, LMDBStore),
-    "x": (FolderWriter, FolderStore),
+    "x.h5": (hdf5_store.HDF5Writer, hdf5_store.HDF5Store),
+    "x.lmdb": (lmdb_store.LMDBWriter, lmdb_store.LMDBStore),
+    "x": (folder_store.FolderWriter, folder_store.FolderStore),
 }
 FILES = pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])  # a folder is never replaced
 KEYS = ["a/b.jpg", "", "ü", "\udcff", "日本", "x" * 600]

@@ -11,11 +11,8 @@ import pytest
 import torch
 
 from framework.contracts.records import notes_of
-from framework.data.folder import folder_source
-from framework.data.hdf5 import hdf5_source
-from framework.data.lmdb import lmdb_source
+from framework.data import folder, hdf5, lmdb, parquet
 from framework.data.mixture import mixture_source
-from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.store.staging import MEMORY, cached_share
@@ -24,7 +21,7 @@ from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import encoded_records, micros, write_parquet
 from tests.store.test_open_store import write_directory
 
-PACKED = {"h5": hdf5_source, "lmdb": lmdb_source}
+PACKED = {"h5": hdf5.hdf5_source, "lmdb": lmdb.lmdb_source}
 
 # ---- data=hdf5 and data=lmdb, on disk, in memory or on the device
 
@@ -51,10 +48,10 @@ def test_a_cold_store_is_read_from_the_disk():
         path = write_store(str(home / "x.h5"), make_records(200))
         with open(path, "ab") as file:
             os.fsync(file.fileno())
-        with closing(hdf5_source(path, "none", context=make_context())) as warm:
+        with closing(hdf5.hdf5_source(path, "none", context=make_context())) as warm:
             expected = micros(warm)
         try:
-            cold = hdf5_source(path, "cold", context=make_context())
+            cold = hdf5.hdf5_source(path, "cold", context=make_context())
         except ResourceError as error:
             pytest.skip(f"this file system keeps its pages: {error}")
         assert micros(cold) == expected
@@ -67,20 +64,20 @@ def test_a_cold_store_is_read_from_the_disk():
 def test_an_unknown_stage_and_a_transform_on_the_device_are_refused():
     path = write_store("x.h5", make_records(9))
     with pytest.raises(ConfigError, match=r"C172.*data\.stage = disk"):
-        hdf5_source(path, "disk", context=make_context())
+        hdf5.hdf5_source(path, "disk", context=make_context())
     with pytest.raises(ConfigError, match=r"C171.*a transform works on the host"):
-        hdf5_source(path, "device", context=make_context(transform=FlipTransform(0.5, 0.0)))
+        hdf5.hdf5_source(path, "device", context=make_context(transform=FlipTransform(0.5, 0.0)))
     with pytest.raises(ConfigError, match=r"C171.*needs no workers"):
-        hdf5_source(path, "device", context=make_context(num_workers=1))
+        hdf5.hdf5_source(path, "device", context=make_context(num_workers=1))
 
 
 def test_memory_is_given_back_by_a_close_and_by_an_error():
     before = set(MEMORY.glob("paceline-*"))
-    source = hdf5_source(write_store("x.h5", make_records(20)), "ram", context=make_context())
+    source = hdf5.hdf5_source(write_store("x.h5", make_records(20)), "ram", context=make_context())
     assert len(set(MEMORY.glob("paceline-*")) - before) == 2
     source.close()
     with pytest.raises(DataError, match="D109"):
-        hdf5_source(write_store("y.h5", make_records(0)), "ram", context=make_context())
+        hdf5.hdf5_source(write_store("y.h5", make_records(0)), "ram", context=make_context())
     assert set(MEMORY.glob("paceline-*")) <= before
 
 
@@ -92,7 +89,7 @@ def test_only_random_order_over_more_parquet_than_the_cache_gets_a_note():
     write_parquet("x.parquet", records)
     for options, is_noted in (({}, True), ({"block": 3}, False), ({"training": False}, False)):
         context = make_context(**options)
-        with closing(parquet_source("x.parquet", cache_mb=1, context=context)) as source:
+        with closing(parquet.parquet_source("x.parquet", cache_mb=1, context=context)) as source:
             assert bool(notes_of(source)) == is_noted
 
 
@@ -103,7 +100,7 @@ def test_each_subfolder_is_a_class_and_links_are_followed_below_a_named_folder()
     Path("images/a/linked.png").symlink_to(Path("elsewhere/a/0.png").absolute())
     for options, expected in (({}, [0, 0, 1]), ({"follow_links": "."}, [0, 0, 0, 1])):
         context = make_context(batch_size=4, training=False)
-        with closing(folder_source("images", context=context, **options)) as source:
+        with closing(folder.folder_source("images", context=context, **options)) as source:
             labels = torch.cat([micro.batch["label"] for micro in source.batches(0)]).tolist()
         assert labels == expected
 

@@ -5,15 +5,11 @@ from pathlib import Path
 import pytest
 
 from framework.contracts.records import Field, Manifest, notes_of
-from framework.data.dali import dali_source
+from framework.data import dali, folder, hdf5, lmdb
 from framework.data.fields import agree_on_classes, with_agreed_classes
-from framework.data.folder import folder_source
-from framework.data.hdf5 import hdf5_source
-from framework.data.lmdb import lmdb_source
 from framework.errors import DataError
 from framework.input.folder import FolderInput
-from framework.pack.pack_store import pack
-from framework.pack.packing import Packing
+from framework.pack import pack_store, packing
 from framework.pack.preparation import Preparation
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
@@ -40,15 +36,15 @@ def write_classes(root, classes, count=2):
 def make_source(kind, root):
     context = make_context(batch_size=4, training=False)
     if kind == "folder":
-        return folder_source(root, context=context)
+        return folder.folder_source(root, context=context)
     suffix, writer = (".lmdb", LMDBWriter) if kind == "lmdb" else (".h5", HDF5Writer)
     path = f"{root}-{kind}{suffix}"
     source = FolderInput(root, None, None)
-    pack(Packing(source, writer, path, Preparation("raw"), suffix=suffix))
+    pack_store.pack(packing.Packing(source, writer, path, Preparation("raw"), suffix=suffix))
     if kind == "dali":
         pytest.importorskip("nvidia.dali")
-        return dali_source(path, 2, context=context)
-    return {"hdf5": hdf5_source, "lmdb": lmdb_source}[kind](path, context=context)
+        return dali.dali_source(path, 2, context=context)
+    return {"hdf5": hdf5.hdf5_source, "lmdb": lmdb.lmdb_source}[kind](path, context=context)
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "lmdb", "folder", "dali"])

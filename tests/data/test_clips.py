@@ -8,33 +8,26 @@ import pytest
 import torch
 
 from framework.contracts.records import Field
-from framework.data.dali import dali_source
-from framework.data.hdf5 import hdf5_source
-from framework.data.lmdb import lmdb_source
+from framework.data import dali, hdf5, lmdb
 from framework.data.reader import BatchReader, Request
 from framework.errors import ConfigError, DataError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
 from framework.media.sound_video import joined_files, read_sound
-from framework.pack.pack_store import pack
-from framework.pack.packing import Packing
-from framework.pack.preparation import Preparation
-from framework.store.hdf5_store import HDF5Writer
-from framework.store.lmdb_store import LMDBWriter
+from framework.pack import pack_store, packing, preparation
+from framework.store import hdf5_store, lmdb_store
 from framework.store.open_store import open_store
+from framework.transform import flip, random_resized_crop, sound_window
 from framework.transform.compose import ComposeTransform
-from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
-from framework.transform.random_resized_crop import RandomResizedCrop
-from framework.transform.sound_window import SoundWindow
 from framework.transform.video_window import VideoWindow
 from tests.conftest import make_context, write_store
 from tests.contract.cases import WAYS, jpeg, micros
 from tests.media.test_sound_video import numbers_of, sound
 from tests.pack.test_preparation import packed, pixels_of
 
-SOURCES = {"x.h5": hdf5_source, "x.lmdb": lmdb_source}
+SOURCES = {"x.h5": hdf5.hdf5_source, "x.lmdb": lmdb.lmdb_source}
 PAIR = VideoWindow(2, 1)  # of frames
 
 
@@ -71,7 +64,7 @@ def test_a_clip_has_frames_of_its_video(path, encode):
 
 @pytest.mark.parametrize("encode", ["jpeg", "raw"])
 def test_stores_and_workers_give_the_same_clips(encode):
-    crop = RandomResizedCrop([16, 12], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
+    crop = random_resized_crop.RandomResizedCrop([16, 12], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
     transform = ComposeTransform({"clip": VideoWindow(4, 2), "crop": crop})
     batches = []
     for path, source in SOURCES.items():
@@ -86,7 +79,7 @@ def test_stores_and_workers_give_the_same_clips(encode):
 def test_transforms_that_cannot_cut_clips_are_refused():
     function = FunctionTransform(max, NoTransform(), False)
     with closing(packed()) as store:
-        for transform in (NoTransform(), ComposeTransform({"flip": FlipTransform(0.5, 0.0)})):
+        for transform in (NoTransform(), ComposeTransform({"flip": flip.FlipTransform(0.5, 0.0)})):
             with pytest.raises(ConfigError, match=r"C262.*which frames of video.*=video_window"):
                 BatchReader(store, make_context(transform=transform))
         composed = ComposeTransform({"clip": PAIR, "function": function})
@@ -95,7 +88,7 @@ def test_transforms_that_cannot_cut_clips_are_refused():
     with pytest.raises(ValueError, match="a and b both cut clips"):
         ComposeTransform({"a": VideoWindow(2, 1), "b": VideoWindow(2, 1)})
     with pytest.raises(ConfigError, match=r"C174.*video"):
-        dali_source("x.h5", 2, context=make_context(transform=PAIR))
+        dali.dali_source("x.h5", 2, context=make_context(transform=PAIR))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +103,7 @@ def test_transforms_that_cannot_cut_clips_are_refused():
 def test_a_damaged_video_is_named(value, words):
     fields = {"video": Field("uint8", (None, None, None, 3), "frames"), "label": Field("int64", ())}
     path = write_store("bad.h5", {"video": [value], "label": np.zeros(1, np.int64)}, fields)
-    source = hdf5_source(path, context=make_context(transform=PAIR))
+    source = hdf5.hdf5_source(path, context=make_context(transform=PAIR))
     with closing(source), pytest.raises(DataError, match=f"D(261|106).*record 0.*{words}"):
         next(source.batches(0))
 
@@ -118,7 +111,7 @@ def test_a_damaged_video_is_named(value, words):
 # ---- sounds
 
 LENGTHS = (800, 1200, 300)
-WRITERS = {"x.h5": HDF5Writer, "x.lmdb": LMDBWriter}
+WRITERS = {"x.h5": hdf5_store.HDF5Writer, "x.lmdb": lmdb_store.LMDBWriter}
 
 
 def sounds(channels=1, rates=(8000, 8000, 8000)):
@@ -132,14 +125,14 @@ def sounds(channels=1, rates=(8000, 8000, 8000)):
 
 def packed_sounds(path="x.h5", source=None, **options):
     source = source or sounds()
-    prepare = Preparation(**options)
-    pack(Packing(source, WRITERS[path], path, prepare, suffix=Path(path).suffix))
+    prepare = preparation.Preparation(**options)
+    pack_store.pack(packing.Packing(source, WRITERS[path], path, prepare, suffix=Path(path).suffix))
     return open_store(path)
 
 
 @pytest.mark.parametrize("channels", [1, 2])
 def test_a_window_of_each_sound_is_cut(channels):
-    window = SoundWindow(400)
+    window = sound_window.SoundWindow(400)
     with closing(packed_sounds(source=sounds(channels))) as store:
         batch = read(store, window)
         middle = read(store, window, training=False)["audio"]

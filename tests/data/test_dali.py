@@ -5,14 +5,13 @@ import torch
 from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
 from framework.errors import ConfigError, DataError
-from framework.transform.compose import ComposeTransform
-from framework.transform.random_resized_crop import RandomResizedCrop
+from framework.transform import compose, random_resized_crop
 from framework.transform.resize import Resize
 from framework.transform.rotate import Rotate
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, make_source
 
-CROP = RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
+CROP = random_resized_crop.RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
 
 def dali(path, context):
@@ -77,7 +76,7 @@ def test_a_bad_image_is_named(make, place, transform):
 
 
 def test_images_that_are_turned_must_be_cut_square():
-    turned = ComposeTransform({"turn": Rotate([1]), "size": Resize([8, 6], True, True)})
+    turned = compose.ComposeTransform({"turn": Rotate([1]), "size": Resize([8, 6], True, True)})
     with pytest.raises(ConfigError, match=r"C174.*8 x 6.*cut squares"):
         make_source("dali_images", 4, transform=turned)
 

@@ -11,31 +11,22 @@ import pytest
 import torch
 
 from framework.contracts.records import Field
-from framework.data.folder import folder_source
-from framework.data.hdf5 import hdf5_source
-from framework.data.lmdb import lmdb_source
+from framework.data import folder, hdf5, lmdb
 from framework.data.reader import BatchReader, Request
 from framework.errors import ConfigError, DataError
-from framework.measure.clock import Stages
-from framework.measure.host import rss_bytes
-from framework.media import scale
-from framework.media.decode import encode_png
-from framework.store.folder_store import FolderStore
+from framework.measure import clock, host
+from framework.media import decode, scale
+from framework.store import folder_store, lmdb_store
 from framework.store.hdf5_store import HDF5Store
-from framework.store.lmdb_store import LMDBStore
-from framework.transform.flip import FlipTransform
+from framework.transform import flip, opencv, random_resized_crop, sound_window, video_window
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
-from framework.transform.opencv import OpenCVTransform
-from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
-from framework.transform.sound_window import SoundWindow
-from framework.transform.video_window import VideoWindow
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import jpeg, make_source, make_store, micros, write_folder
 from tests.forks import forked
 
-CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
+CROP = random_resized_crop.RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 SMALL = Resize([2, 2], True, True)
 
 
@@ -66,7 +57,7 @@ def test_raw_images_pass_as_they_are_or_scaled():
 
 @pytest.mark.parametrize(
     ("transform", "dtype"),
-    [(SMALL, "uint16"), (CROP, "float32"), (FlipTransform(0.5, 0.0), "uint16")],
+    [(SMALL, "uint16"), (CROP, "float32"), (flip.FlipTransform(0.5, 0.0), "uint16")],
     ids=["resize", "crop", "flip"],
 )
 def test_a_transform_that_would_change_nothing_of_deep_pixels_is_refused(transform, dtype):
@@ -98,9 +89,9 @@ def test_a_function_changes_arrays_of_data_without_images():
     [
         (SMALL, "images"),
         (FunctionTransform(mirrored, SMALL, False), "images"),
-        (OpenCVTransform(1, 0.5), "images"),
-        (SoundWindow(8), "sounds"),
-        (VideoWindow(2, 1), "videos"),
+        (opencv.OpenCVTransform(1, 0.5), "images"),
+        (sound_window.SoundWindow(8), "sounds"),
+        (video_window.VideoWindow(2, 1), "videos"),
     ],
     ids=["resize", "function behind resize", "opencv", "sounds", "videos"],
 )
@@ -138,7 +129,7 @@ def test_a_function_may_use_its_memory_again(channels, collate):
 
 
 def test_images_of_different_sizes_are_named_by_the_odd_one_and_fit_once_they_are_scaled():
-    store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
+    store = folder_store.FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
     words = r"D107.*in/c/002\.jpg.*\(3, 20, 30\).*\(3, 16, 12\).*transform=resize"
     with pytest.raises(DataError, match=words):
         reader(store)(ask(0, 1, 2))
@@ -157,11 +148,11 @@ def slowed(function, seconds):
 
 
 def test_each_stage_has_the_time_of_its_own_work(monkeypatch):
-    store = FolderStore(write_folder("in", [jpeg(0)] * 4))
+    store = folder_store.FolderStore(write_folder("in", [jpeg(0)] * 4))
     monkeypatch.setattr(store, "read_timed", slowed(store.read_timed, 0.1))
     monkeypatch.setattr(scale, "decode_windows", slowed(scale.decode_windows, 0.03))
     monkeypatch.setattr(SMALL, "windows", slowed(SMALL.windows, 0.02))
-    stages = Stages()
+    stages = clock.Stages()
     stages.add_slices(reader(store, SMALL).timed(ask(0, 3, 1)).slices_s)
     seconds = stages.take()
     assert seconds.keys() == {"read", "decode", "transform", "collate"}
@@ -172,7 +163,7 @@ def test_each_stage_has_the_time_of_its_own_work(monkeypatch):
 
 # ---- the source of a store
 
-STORES = {"x.h5": (HDF5Store, hdf5_source), "x.lmdb": (LMDBStore, lmdb_source)}
+STORES = {"x.h5": (HDF5Store, hdf5.hdf5_source), "x.lmdb": (lmdb_store.LMDBStore, lmdb.lmdb_source)}
 
 
 def smaller(images, rng):
@@ -182,7 +173,7 @@ def smaller(images, rng):
 def source_of_sizes(transform, **options):
     """Return a source of images of several sizes."""
     path = write_folder("in", [jpeg(number, 8 + number, 9) for number in range(4)])
-    return folder_source(path, context=make_context(transform=transform, **options))
+    return folder.folder_source(path, context=make_context(transform=transform, **options))
 
 
 def test_a_sample_has_the_size_that_a_function_makes():
@@ -220,7 +211,7 @@ def bytes_by_epoch(queue):
             for _ in source.batches(epoch):
                 pass
             gc.collect()
-            sizes.append(rss_bytes(os.getpid()))
+            sizes.append(host.rss_bytes(os.getpid()))
         source.close()
         queue.put((sizes[-1] - sizes[1]) / (len(sizes) - 2))
 
@@ -236,8 +227,8 @@ def test_memory_stays_as_it_is_from_epoch_to_epoch():
 @pytest.mark.parametrize(
     ("data", "device", "kind"),
     [
-        (encode_png(np.zeros((3, 8, 8), np.uint8)), "cuda", "process"),
-        (encode_png(np.zeros((3, 8, 8), np.uint8)), "cpu", "thread"),
+        (decode.encode_png(np.zeros((3, 8, 8), np.uint8)), "cuda", "process"),
+        (decode.encode_png(np.zeros((3, 8, 8), np.uint8)), "cpu", "thread"),
         (jpeg(0), "cuda", "thread"),
     ],
 )
@@ -249,5 +240,5 @@ def test_formats_that_hold_the_lock_are_read_in_processes_beside_a_gpu(
     fields = {"image": Field("uint8", (3, None, None), "image")}
     path = write_store(str(tmp_path / "x.h5"), {"image": [data] * 3}, fields)
     context = make_context(worker_kind=None, device=torch.device(device))
-    with closing(hdf5_source(path, context=context)) as source:
+    with closing(hdf5.hdf5_source(path, context=context)) as source:
         assert source.workers.kind == kind

@@ -11,19 +11,15 @@ import torch
 
 from framework.contracts.loader import LoaderContext
 from framework.contracts.waits import Waits, slow_block
+from framework.data import dataset, hdf5, synthetic
 from framework.data import source as data_source
-from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
-from framework.data.hdf5 import hdf5_source
 from framework.data.reader import LEAST_S, SlowRead, Usual
 from framework.data.source import LiveTuning
-from framework.data.synthetic import SyntheticSource
 from framework.data.workers import MOST_KEPT, MOST_SHOWN, Ledger
 from framework.errors import ConfigError
+from framework.loader import prefetch, stream, tuner
 from framework.loader.plain import PlainLoader
-from framework.loader.prefetch import PrefetchLoader
-from framework.loader.stream import StreamLoader
-from framework.loader.tuner import Decision, ReadPlan
 from framework.measure.clock import HostClock
 from framework.transform.random_crop import RandomCrop
 from framework.transform.resize import Resize
@@ -33,8 +29,8 @@ from tests.contract.cases import jpeg
 KINDS = [(0, "thread"), (2, "thread"), (2, "process")]
 LOADERS = {
     "plain": lambda context: PlainLoader(True, context=context),
-    "prefetch": lambda context: PrefetchLoader(2, True, context=context),
-    "stream": lambda context: StreamLoader(2, 2, context=context),
+    "prefetch": lambda context: prefetch.PrefetchLoader(2, True, context=context),
+    "stream": lambda context: stream.StreamLoader(2, 2, context=context),
 }
 HUGE = 4  # the number of the huge image, or of the slow item
 SLEEP_S = 0.1
@@ -105,7 +101,7 @@ def test_a_huge_image_among_small_ones_is_named(images, num, kind):
     [("plain", 0, "thread"), ("prefetch", 0, "thread"), ("stream", 2, "process")],
 )
 def test_the_waiting_falls_on_the_batch_with_the_slow_item(loader, num, kind):
-    source = dataset_source(Sleepy(), context=make_context(5, num, kind))
+    source = dataset.dataset_source(Sleepy(), context=make_context(5, num, kind))
     # twice: in the first epoch, a process may sleep while the next one is started
     block = read_all(source, LOADERS[loader], num_epochs=2)
     assert block["records"][0]["number"] == HUGE
@@ -171,11 +167,11 @@ class Wanted:
 
     def observe(self, seen):
         depth = self.random.randint(1, 5) if self.plan.depth else 0
-        plan = ReadPlan(self.random.randint(1, 4), self.random.randint(1, 4), depth)
+        plan = tuner.ReadPlan(self.random.randint(1, 4), self.random.randint(1, 4), depth)
         if plan == self.plan:
             return None
         self.plan = plan
-        return Decision(plan, "because a test wants it")
+        return tuner.Decision(plan, "because a test wants it")
 
 
 @pytest.fixture
@@ -217,7 +213,7 @@ def store(tmp_path_factory):
 def test_whatever_is_changed_the_batches_are_the_same(store, often, loader, kind, start):
     def opened(num):
         transform = RandomCrop([3, 3], flip=0.5, flip_vertical=0.5)
-        return hdf5_source(store, "none", context=make_context(4, num, kind, transform))
+        return hdf5.hdf5_source(store, "none", context=make_context(4, num, kind, transform))
 
     plain, _ = batches(opened(0), LOADERS["plain"], tuned=False, start=start)
     tuned, num_changes = batches(opened(2), LOADERS[loader], tuned=True, start=start)
@@ -233,7 +229,7 @@ def test_it_adds_workers_while_items_are_slow(tmp_path, monkeypatch):
     file = tmp_path / "pace"
     set_pace(file, 0.0)
     said = []
-    source = dataset_source(Items(file), context=make_context(BATCH, 2, "process"))
+    source = dataset.dataset_source(Items(file), context=make_context(BATCH, 2, "process"))
     loader, tuning = loader_over(source, LOADERS["prefetch"], said.append)
     with closing(loader):
         trained_until(loader, lambda: not tuning.decisions, 3 * LOOK_S)
@@ -260,8 +256,8 @@ def trained_until(loader, is_done, limit_s):
 def test_data_without_workers_or_on_the_device_is_refused(store):
     context = make_context()
     for source in (
-        SyntheticSource("", [3, 4, 4], 3, 8, context=context),
-        hdf5_source(store, "device", context=context),
+        synthetic.SyntheticSource("", [3, 4, 4], 3, 8, context=context),
+        hdf5.hdf5_source(store, "device", context=context),
     ):
         with pytest.raises(ConfigError, match=r"C174.*workers\.num = auto.*no workers"):
             LiveTuning(source, object(), Waits(), 2, print)

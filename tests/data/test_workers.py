@@ -11,19 +11,12 @@ import torch
 
 from framework.contracts.data import Transform
 from framework.contracts.loader import LoaderContext
-from framework.data.hdf5 import hdf5_source
-from framework.data.reader import Request, Timed, Work
+from framework.data import hdf5, reader
 from framework.data.workers import AHEAD, Workers
 from framework.errors import DataError, ResourceError, UserCodeError
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock
-from tests.conftest import (
-    children_of_this_process,
-    make_context,
-    make_records,
-    settled,
-    write_store,
-)
+from tests import conftest
 from tests.contract.cases import micros, plain
 
 ROOT = Path(__file__).parents[2]
@@ -49,10 +42,10 @@ class Reading:
         pass
 
     def timed(self, request):
-        return Timed(self.read(request), [{"read": 1.0}])
+        return reader.Timed(self.read(request), [{"read": 1.0}])
 
     def begin(self, request):
-        return Work(request, {}, [], [], {})
+        return reader.Work(request, {}, [], [], {})
 
     def fill(self, work, start, stop):
         part = work.request._replace(indices=work.request.indices[start:stop])
@@ -65,7 +58,7 @@ class Reading:
 
 
 def requests(count):
-    return (Request(0, torch.tensor([number]), training=False) for number in range(count))
+    return (reader.Request(0, torch.tensor([number]), training=False) for number in range(count))
 
 
 def read(request):
@@ -139,7 +132,7 @@ def test_a_process_that_dies_while_the_program_computes_is_an_error_at_the_next_
     left.touch()
     os.kill(killed, signal.SIGKILL)
     # torch's SIGCHLD handler would raise here.
-    assert not settled(set(), lambda: {killed} & children_of_this_process())
+    assert not conftest.settled(set(), lambda: {killed} & conftest.children_of_this_process())
     with pytest.raises(ResourceError, match="R102"):
         list(batches)
     assert not left.exists()
@@ -188,11 +181,11 @@ class Faulty(Transform):
 
 def source_with(fault, at=5, name="x.h5", **options):
     """Return a source of twelve records in batches of four, in order, of which one has a fault."""
-    records = make_records(12)
-    path = write_store(name, records)
+    records = conftest.make_records(12)
+    path = conftest.write_store(name, records)
     first = None if at is None else records["image"][at, :, 0, 0].tolist()
-    context = make_context(shuffle=False, transform=Faulty(fault, first), **options)
-    return hdf5_source(path, context=context)
+    context = conftest.make_context(shuffle=False, transform=Faulty(fault, first), **options)
+    return hdf5.hdf5_source(path, context=context)
 
 
 def prefetched(source):
@@ -308,10 +301,10 @@ def test_processes_started_in_any_way_outlive_the_thread_that_started_them(metho
 
 def test_signals_to_the_workers_leave_them_at_work():
     source = source_with(nothing, num_workers=2, worker_kind="process")
-    before = children_of_this_process()
+    before = conftest.children_of_this_process()
     batches = source.batches(0)
     next(batches)
-    for pid in children_of_this_process() - before:
+    for pid in conftest.children_of_this_process() - before:
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGINT)
     assert len(list(batches)) == 2

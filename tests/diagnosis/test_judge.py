@@ -5,15 +5,8 @@ import pytest
 
 from framework.config.targets import ROOT
 from framework.contracts.span import Span
+from framework.diagnosis import judge
 from framework.diagnosis.facts import ItemFacts, LoaderFacts, PythonLine, ScriptFacts, Verdict, gain
-from framework.diagnosis.judge import (
-    cause_of,
-    limit_of,
-    script_limit,
-    script_verdicts,
-    shares_of,
-    verdicts_of,
-)
 from framework.diagnosis.step_rules import PYTHON_SLOWS
 from tests.diagnosis.cases import FINE, SLOWED, facts
 
@@ -39,18 +32,18 @@ def test_the_documentation_has_a_row_for_every_cause():
     ],
 )
 def test_the_planted_cause_comes_first(changes, first):
-    assert verdicts_of(facts(**changes))[0].rule == first
+    assert judge.verdicts_of(facts(**changes))[0].rule == first
 
 
 def test_the_limit_names_its_cause():
     slow = facts(workers=0, loader="plain")
-    cause = cause_of(slow, verdicts_of(slow), [])
-    assert limit_of(slow, cause).startswith(
+    cause = judge.cause_of(slow, judge.verdicts_of(slow), [])
+    assert judge.limit_of(slow, cause).startswith(
         "Data limits training: waiting for data takes 75 % of a step (computing 25 %). "
         "Without it, training would be up to 4.0 times as fast. No workers"
     )
     fine = facts(**FINE)
-    assert limit_of(fine, cause_of(fine, [], [])).startswith(
+    assert judge.limit_of(fine, judge.cause_of(fine, [], [])).startswith(
         "Computing limits training: computing takes 99 % of a step. "
         "Data is not your problem: at most 1 % to win"
     )
@@ -64,10 +57,10 @@ def test_the_cause_is_that_of_the_largest_part():
     slow = facts(workers=0, loader="plain")
     fine = facts(**FINE)
     compute = [Verdict("larger_batch", "l", "w", 2.0, tried=True, **COMPUTE)]
-    assert cause_of(slow, compute, []) is None
-    assert cause_of(fine, compute, []).rule == "larger_batch"
+    assert judge.cause_of(slow, compute, []) is None
+    assert judge.cause_of(fine, compute, []).rule == "larger_batch"
     untried = [Verdict("larger_batch", "l", "w", 2.0, modeled=2.0, **COMPUTE)]
-    assert cause_of(fine, [], untried).rule == "larger_batch"
+    assert judge.cause_of(fine, [], untried).rule == "larger_batch"
 
 
 @pytest.mark.parametrize(("gain", "cause"), [(1.4, "decode_jpeg"), (1.5, "slow_records")])
@@ -75,14 +68,14 @@ def test_a_few_slow_records_are_the_cause_if_most_of_a_step_waits_for_them(gain,
     slow = facts(workers=0, loader="plain")
     decoding = Verdict("decode_jpeg", "d", "w", 4.0, tried=True, modeled=4.0, **WAIT)
     records = Verdict("slow_records", "s", "w", gain, modeled=gain, **WAIT)
-    assert cause_of(slow, [decoding, records], []).rule == cause
+    assert judge.cause_of(slow, [decoding, records], []).rule == cause
 
 
 SPANS_S = {"wait": 1e-5, "copy": 1e-5, "forward": 0.04, "backward": 0.02, "optimizer": 0.004}
 
 
 def test_data_takes_what_a_step_takes_longer_than_computing():
-    shares = shares_of(facts(compute_spans_s=SPANS_S))
+    shares = judge.shares_of(facts(compute_spans_s=SPANS_S))
     assert list(shares) == ["wait", "forward", "backward", "optimizer", "copy"]
     assert shares["wait"] == pytest.approx(0.75)
     assert shares["forward"] == pytest.approx(0.25 * 40 / 64)
@@ -91,14 +84,14 @@ def test_data_takes_what_a_step_takes_longer_than_computing():
 
 def test_a_trial_that_gains_proves_a_share():
     tried = [Verdict("lower_workers", "s", "w", 5.0, tried=True, parts=("wait",))]
-    assert shares_of(facts(**FINE), tried)["wait"] == pytest.approx(0.8)
+    assert judge.shares_of(facts(**FINE), tried)["wait"] == pytest.approx(0.8)
     unproved = [Verdict("lower_workers", "s", "w", 5.0, parts=("wait",))]
-    assert shares_of(facts(**FINE), unproved)["wait"] < 0.02
+    assert judge.shares_of(facts(**FINE), unproved)["wait"] < 0.02
 
 
 def test_the_headline_says_if_reading_slows_the_step():
     known = facts(**SLOWED)
-    assert limit_of(known, None).startswith(
+    assert judge.limit_of(known, None).startswith(
         "Data limits training: computing more slowly while data is read takes 42 % of a step ("
     )
 
@@ -129,21 +122,21 @@ FINE_SCRIPT = replace(SCRIPT, spans=spans(0.1, 10), items=None)
 
 
 def script_rules(facts):
-    return [verdict.rule for verdict in script_verdicts(facts)]
+    return [verdict.rule for verdict in judge.script_verdicts(facts)]
 
 
 def test_the_headline_names_the_largest_part_first():
-    assert script_limit(SCRIPT) == (
+    assert judge.script_limit(SCRIPT) == (
         "Data limits training: wait takes 67 % of a step (up to 3.00 times as fast if no step "
         "waited)."
     )
-    assert script_limit(FINE_SCRIPT).startswith(
+    assert judge.script_limit(FINE_SCRIPT).startswith(
         "Computing limits training: forward takes 99 % of a step."
     )
     some = replace(SCRIPT, spans=spans(2, 10))
-    assert "and 17 % waits for data" in script_limit(some)
-    assert "No training step" in script_limit(replace(SCRIPT, steps=0))
-    assert script_verdicts(replace(SCRIPT, steps=0)) == []
+    assert "and 17 % waits for data" in judge.script_limit(some)
+    assert "No training step" in judge.script_limit(replace(SCRIPT, steps=0))
+    assert judge.script_verdicts(replace(SCRIPT, steps=0)) == []
 
 
 def test_workers_and_a_store_are_advised_to_a_script_that_waits():

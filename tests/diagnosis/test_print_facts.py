@@ -2,25 +2,15 @@ import json
 import shlex
 from dataclasses import replace
 
-from framework.diagnosis.code_lines import Sync
+from framework.diagnosis import code_lines, judge, print_facts
 from framework.diagnosis.facts import UNKNOWN, Repack, Verdict
-from framework.diagnosis.judge import Applied, Diagnosis
-from framework.diagnosis.print_facts import (
-    advice_lines,
-    part_rows,
-    ranks_as_json,
-    show,
-    show_applied,
-    show_ranks,
-    show_watch,
-)
 from framework.measure.statistics import Pairs
 from tests.diagnosis.cases import LATE, facts, rank_facts
 from tests.diagnosis.test_judge import SCRIPT
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
 FAILED = Verdict("processes", "s", "w", 1.2, ("workers.kind=process",), failed="no memory")
-FOUND = Diagnosis(facts(), "raise_workers", "Data limits.", (ADVICE,), (FAILED,), 30.0)
+FOUND = judge.Diagnosis(facts(), "raise_workers", "Data limits.", (ADVICE,), (FAILED,), 30.0)
 
 
 def train_words(words):
@@ -28,7 +18,7 @@ def train_words(words):
 
 
 def test_the_limit_comes_first_and_each_advice_has_its_command(capsys):
-    show(FOUND, train_words)
+    print_facts.show(FOUND, train_words)
     out = capsys.readouterr().out
     assert out.startswith("Data limits.\n")
     assert "1. raise_workers: 1.50 times" in out
@@ -37,7 +27,7 @@ def test_the_limit_comes_first_and_each_advice_has_its_command(capsys):
 
 
 def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
-    rows = part_rows(facts(other=None, copy=None, read=None))
+    rows = print_facts.part_rows(facts(other=None, copy=None, read=None))
     by_name = {name: row for name, *row in rows}
     assert "computing 32 records a step" not in by_name
     assert by_name["reading the store"] == ["-", "", "not measured"]
@@ -46,7 +36,7 @@ def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
 
 def test_what_was_applied_stands_beside_what_was_predicted(capsys):
     comparison = Pairs((100.0, 100.0, 100.0), (140.0, 140.0, 140.0))
-    show_applied(Applied(ADVICE, comparison, "on a sample"))
+    print_facts.show_applied(judge.Applied(ADVICE, comparison, "on a sample"))
     out = capsys.readouterr().out
     assert "on a sample" in out
     assert "predicted 1.50" in out
@@ -54,7 +44,7 @@ def test_what_was_applied_stands_beside_what_was_predicted(capsys):
 
 
 def shown(capsys, **changes):
-    show_ranks(rank_facts(**changes), lambda words: ["train", "parallel=ddp", *words])
+    print_facts.show_ranks(rank_facts(**changes), lambda words: ["train", "parallel=ddp", *words])
     return capsys.readouterr().out
 
 
@@ -72,17 +62,17 @@ def test_the_cause_comes_first_then_the_spans_then_the_advice(capsys):
 
 
 def test_all_figures_of_ranks_are_plain_values():
-    plain = ranks_as_json(rank_facts(late=LATE), ["parallel=ddp"], 9.5)
+    plain = print_facts.ranks_as_json(rank_facts(late=LATE), ["parallel=ddp"], 9.5)
     read = json.loads(json.dumps(plain))
     assert (read["cause"], read["seconds"]) == ("slow_rank", 9.5)
     assert read["facts"]["ranks"]["late"]["rank"] == 1
     assert read["verdicts"][0]["rule"] == "slow_rank"
-    assert ranks_as_json(rank_facts(), [], 0.0)["cause"] == ""
+    assert print_facts.ranks_as_json(rank_facts(), [], 0.0)["cause"] == ""
 
 
 def test_headline_spans_and_advice_are_printed(capsys):
-    sync = Sync(__file__, 3, "item()", 2, "loss.item()")
-    show_watch(replace(SCRIPT, syncs=(sync,), validation_s=1.0, ranks=2))
+    sync = code_lines.Sync(__file__, 3, "item()", 2, "loss.item()")
+    print_facts.show_watch(replace(SCRIPT, syncs=(sync,), validation_s=1.0, ranks=2))
     out = capsys.readouterr().out
     assert out.startswith("\npaceline watch: Data limits training: wait takes 67 %")
     for words in (
@@ -102,7 +92,9 @@ def test_advice_about_a_store_packs_it_first():
     verdict = Verdict("r", "s", "w", 1.5, repack=Repack("folder", {"train": ("photos", "packed")}))
     lines = [
         line.strip()
-        for line in advice_lines(1, verdict, lambda words: ["train", "epochs=3", *words])
+        for line in print_facts.advice_lines(
+            1, verdict, lambda words: ["train", "epochs=3", *words]
+        )
     ]
     commands = [shlex.split(line) for line in lines if line.startswith("paceline ")]
     assert [command[1] for command in commands] == ["pack", "train"]
@@ -111,5 +103,8 @@ def test_advice_about_a_store_packs_it_first():
 
 def test_a_gain_that_nobody_can_predict_is_said_to_be_tried():
     edit = Verdict("fewer_workers", "s", "w", UNKNOWN, edit="DataLoader(...)")
-    assert advice_lines(2, edit)[0] == "2. fewer_workers: the gain is not predictable, so try it"
-    assert advice_lines(2, edit)[-1] == "   write: DataLoader(...)"
+    assert (
+        print_facts.advice_lines(2, edit)[0]
+        == "2. fewer_workers: the gain is not predictable, so try it"
+    )
+    assert print_facts.advice_lines(2, edit)[-1] == "   write: DataLoader(...)"

@@ -3,15 +3,13 @@ import math
 import pytest
 
 from framework.contracts.span import RankSpan
-from framework.diagnosis.code_lines import Sync
+from framework.diagnosis import code_lines, step_rules
 from framework.diagnosis.facts import PythonLine, RunFacts, times_per_step
 from framework.diagnosis.judge import cause_of, limit_of, rank_cause, verdicts_of
-from framework.diagnosis.step_rules import MACHINE_RULES
-from framework.measure.host import DiskRate
-from framework.measure.usage import Program
+from framework.measure import host, usage
 from tests.diagnosis.cases import CUDA, FINE, LATE, SPANS, facts, rank_facts, verdict_of
 
-SYNCS = (Sync("/code/loss.py", 9, "item()", 3000, "total += x.item()"),)
+SYNCS = (code_lines.Sync("/code/loss.py", 9, "item()", 3000, "total += x.item()"),)
 SMALL_STEPS = {**FINE, "other": 600.0}
 
 
@@ -192,8 +190,8 @@ def test_shares_are_of_a_run_with_all_that_it_does():
 
 MANY = {"num_threads": 16, "fewer_threads": 4, "fewer_threads_gain": 10.0}
 BESIDE = {"others_cores": 2.0, "own_cores": 2.0, "waited_cores": 2.0}
-SLOW_DISK = DiskRate(5e6, 6e6)
-FAR_DISK = DiskRate(5e6, 35e6)
+SLOW_DISK = host.DiskRate(5e6, 6e6)
+FAR_DISK = host.DiskRate(5e6, 35e6)
 # Reading a record of 50 kB at 5 MB/s takes 10 ms.
 WAITING = {
     "read": 100.0,
@@ -207,7 +205,7 @@ HDF5 = {"form": "hdf5", "cached": 0.1}
 
 
 def test_a_quiet_machine_gives_no_cause():
-    assert not [verdict for rule in MACHINE_RULES for verdict in rule(facts())]
+    assert not [verdict for rule in step_rules.MACHINE_RULES for verdict in rule(facts())]
 
 
 def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_key():
@@ -217,7 +215,7 @@ def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_k
     assert "16 workers take the same cores" in verdict.says
 
 
-BUSY = {**BESIDE, "programs": (Program(17, "blender", 1.8),)}
+BUSY = {**BESIDE, "programs": (usage.Program(17, "blender", 1.8),)}
 STOPPED = {"own_cores": 1.0, "waited_cores": 1.5, "throttled_share": 0.9}
 # A run has no more threads than its quota has cores, so none of them waits.
 STOPPED_ALONE = {**STOPPED, "own_cores": 0.5, "waited_cores": 0.5, "quota_cores": 0.5}

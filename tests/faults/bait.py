@@ -26,13 +26,8 @@ from pyarrow import parquet
 
 from framework.store.tar_index import INDEX_SUFFIX
 from tests.contract.cases import jpeg
-from tests.faults import hostile
+from tests.faults import foreign, guard, hostile, lanes, mutated
 from tests.faults.files import png_bomb
-from tests.faults.foreign import PACK, TRAIN
-from tests.faults.guard import answered, guarded
-from tests.faults.hostile import BOX, CANARY, outside
-from tests.faults.lanes import Row, repeat_numbered
-from tests.faults.mutated import annotations
 from tests.media.test_sound_video import sound
 from tests.store import test_hdf5_store as plants
 
@@ -52,7 +47,7 @@ class Bait(NamedTuple):
     victim: str  # what an error line must name
 
 
-def rows(times: int, seed: int) -> Iterator[Row]:
+def rows(times: int, seed: int) -> Iterator[lanes.Row]:
     """Yield a row for each kind of bait.
 
     About ``times`` of all baits are tried, and each comes at most once.
@@ -63,27 +58,27 @@ def rows(times: int, seed: int) -> Iterator[Row]:
         first = baits().index(own[0])
         fault = f"hostile {kind}: one line that names the file, or a result; nothing executed"
         numbers = range(first, first + count)
-        yield repeat_numbered(fault, lambda number: attempt(baits()[number]), numbers, seed)
+        yield lanes.repeat_numbered(fault, lambda number: attempt(baits()[number]), numbers, seed)
 
 
 def attempt(bait: Bait) -> str:
     """Plant a bait in a folder of its own. Return what went wrong, or "" if nothing did."""
-    os.mkdir(BOX)
-    os.chdir(BOX)
+    os.mkdir(hostile.BOX)
+    os.chdir(hostile.BOX)
     Path(SECRET).write_bytes(b"secret")
     words = bait.plant()
-    around = outside()
-    outcome = guarded(_answered, words, bait.victim, wait_s=WAIT_S)
-    if list(Path("..").rglob(f"{CANARY}*")):
+    around = hostile.outside()
+    outcome = guard.guarded(_answered, words, bait.victim, wait_s=WAIT_S)
+    if list(Path("..").rglob(f"{hostile.CANARY}*")):
         outcome = "EXECUTED"
-    elif outside() != around:
-        outcome = f"FOLLOWED: {sorted(outside())} are around it now"
+    elif hostile.outside() != around:
+        outcome = f"FOLLOWED: {sorted(hostile.outside())} are around it now"
     os.chdir("..")
     return f"{bait.name}: {outcome}" if outcome else ""
 
 
 def _answered(words: tuple[str, ...], victim: str) -> str:
-    outcome = answered(*words)
+    outcome = guard.answered(*words)
     errors = Path("err").read_text(errors="replace")
     is_about_choices = "error[C199]" in errors  # the file was read, and has no images to cut
     if not outcome and "error[" in errors and victim not in errors and not is_about_choices:
@@ -219,8 +214,8 @@ def npy(shape: Any, dtype: str = "<f4") -> bytes:
 def _shard(content: bytes, kind: str, *words: str) -> tuple[str, ...]:
     Path("x.tar").write_bytes(content)
     if kind == "trained":
-        return (*TRAIN, "data=tar", "data.train=x.tar", *words)
-    return (*PACK, "input=tar", "input.path=x.tar", *words)
+        return (*foreign.TRAIN, "data=tar", "data.train=x.tar", *words)
+    return (*foreign.PACK, "input=tar", "input.path=x.tar", *words)
 
 
 def _indexed(content: bytes, plant: Callable[[Path], Any]) -> tuple[str, ...]:
@@ -419,8 +414,8 @@ def wild_arrow(offset: int) -> bytes:
 def _table(make: Callable[[], bytes], name: str, kind: str) -> tuple[str, ...]:
     Path(name).write_bytes(make())
     if kind == "trained":
-        return (*TRAIN, "data=parquet", f"data.train={name}")
-    return (*PACK, "input=parquet", f"input.path={name}")
+        return (*foreign.TRAIN, "data=parquet", f"data.train={name}")
+    return (*foreign.PACK, "input=parquet", f"input.path={name}")
 
 
 # --------------------------------------------------------------------------------- annotations
@@ -439,7 +434,7 @@ def _coco(name: str, content: Any, field: str = "boxes,label") -> Bait:
 
 
 def _changed(name: str, place: str, key: str, value: Any, field: str = "boxes,label") -> Bait:
-    about = annotations()
+    about = mutated.annotations()
     about[place][0][key] = value
     return _coco(f"{place} {key} = {str(value)[:60]} ({name})", about, field)
 
@@ -459,9 +454,9 @@ def _wrong_values() -> Iterator[Bait]:
     for name in (*names, "pipe", "folder", "\x1b[2J.jpg", "~/x", "$HOME", "http://x/y.jpg"):
         yield _changed("name", "images", "file_name", name)
     for key in ("images", "annotations", "categories"):
-        yield _coco(f"without {key}", {k: v for k, v in annotations().items() if k != key})
+        yield _coco(f"without {key}", {k: v for k, v in mutated.annotations().items() if k != key})
         for value in STRANGERS[:7]:
-            yield _coco(f"{key} = {value}", {**annotations(), key: value})
+            yield _coco(f"{key} = {value}", {**mutated.annotations(), key: value})
 
 
 def _wrong_numbers() -> Iterator[Bait]:
@@ -498,7 +493,7 @@ def _wrong_regions() -> Iterator[Bait]:
 
 
 def _wrong_files() -> Iterator[Bait]:
-    whole = annotations()
+    whole = mutated.annotations()
     data = json.dumps(whole).encode()
     texts = {
         "deep": b"[" * MANY,
@@ -536,7 +531,7 @@ def _annotated(data: bytes, field: str) -> tuple[str, ...]:
     for number in (1, 2):
         Path(f"{number}.jpg").write_bytes(jpeg(number))
     fields = f"input.fields=[{field}]"
-    return (*PACK, "input=coco", "input.path=coco.json", "input.images=.", fields)
+    return (*foreign.PACK, "input=coco", "input.path=coco.json", "input.images=.", fields)
 
 
 # ------------------------------------------------------------------------------------ HDF5, LMDB
@@ -617,7 +612,7 @@ def _hdf5(plant: Callable[[Any], Any], *words: str, patched: bool = False) -> tu
     if patched:  # the lengths of texts in the heap
         data = Path("x.h5").read_bytes()
         Path("x.h5").write_bytes(data.replace(struct.pack("<I", 99), struct.pack("<I", HUGE)))
-    return (*PACK, "input=hdf5", "input.path=x.h5", *words)
+    return (*foreign.PACK, "input=hdf5", "input.path=x.h5", *words)
 
 
 def lmdb_files() -> list[Bait]:
@@ -653,7 +648,7 @@ def _lmdb(values: Mapping[bytes, bytes], *words: str) -> tuple[str, ...]:
     ):
         for key, value in values.items():
             transaction.put(key, value)
-    return (*PACK, "input=lmdb", "input.path=x.lmdb", *words)
+    return (*foreign.PACK, "input=lmdb", "input.path=x.lmdb", *words)
 
 
 def _wild_lmdb(number: int) -> tuple[str, ...]:
@@ -750,7 +745,7 @@ def _sounds(data: bytes, word: str) -> tuple[str, ...]:
     Path("in/a").mkdir(parents=True)
     for name, content in (("0", sound(300)), ("victim", data), ("z", sound(500))):
         Path(f"in/a/{name}.wav").write_bytes(content)
-    return (*PACK, "input.path=in", *filter(None, [word]))
+    return (*foreign.PACK, "input.path=in", *filter(None, [word]))
 
 
 KINDS: dict[str, Callable[[], list[Bait]]] = {

@@ -16,12 +16,9 @@ from pathlib import Path
 import torch
 
 from framework.contracts.loader import LoaderContext
-from framework.loader.plain import PlainLoader
-from framework.loader.prefetch import PrefetchLoader
-from framework.loader.stream import StreamLoader
+from framework.loader import plain, prefetch, stream
 from framework.measure.clock import HostClock
-from framework.transform.none import NoTransform
-from framework.transform.resize import Resize
+from framework.transform import none, resize
 from tests.conftest import children_of_this_process, orphaned_memory
 from tests.contract.cases import STORES, WAYS, make_source, shares
 from tests.faults.lanes import Row, repeat
@@ -33,9 +30,9 @@ SERIES = 100  # cycles over which memory is looked at
 # bytes per cycle: less than a batch or a stack, more than the allocator's pages fluctuate by
 MOST_GROWTH = 32 << 10
 LOADERS = {
-    "plain": lambda context: PlainLoader(True, context=context),
-    "prefetch": lambda context: PrefetchLoader(2, True, context=context),
-    "stream": lambda context: StreamLoader(2, 2, context=context),
+    "plain": lambda context: plain.PlainLoader(True, context=context),
+    "prefetch": lambda context: prefetch.PrefetchLoader(2, True, context=context),
+    "stream": lambda context: stream.StreamLoader(2, 2, context=context),
 }
 
 
@@ -141,7 +138,7 @@ ENDINGS = (
 
 
 def make(name: str, kind: str, num_workers: int, worker_kind: str, size: list[int] | None):
-    transform = NoTransform() if size is None else Resize(size, True, True)
+    transform = none.NoTransform() if size is None else resize.Resize(size, True, True)
     workers = {"num_workers": num_workers, "worker_kind": worker_kind}
     options = {**workers, "transform": transform, "verify": "first_epoch"}
     source = make_source(kind, COUNT, batch_size=BATCH, seed=5, **options)

@@ -10,9 +10,8 @@ import numpy as np
 from PIL import Image
 
 from tests.contract.cases import pixels
+from tests.media import test_golden_pixels, test_scale
 from tests.media import test_golden_pixels as golden
-from tests.media.test_golden_pixels import saved
-from tests.media.test_scale import encoded
 
 ADAM7 = (  # PNG, 8.2: x, y, steps
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2)),
@@ -52,25 +51,25 @@ def images() -> dict[str, bytes]:
     photo = Image.fromarray(pixels(3, 150, 200))
     deep = np.random.default_rng(0).integers(0, 65536, (24, 32, 3), np.uint16)
     large = {
-        "jpeg 4:2:0 large": encoded(150, 200),
-        "jpeg 4:4:4 large": encoded(150, 200, "444"),
-        "jpeg 4:1:1": encoded(64, 80, "411"),
-        "jpeg gray large": encoded(150, 200, "Gray"),
-        "jpeg progressive large": encoded(150, 200, progressive=True),
-        "jpeg restart markers": encoded(150, 200, restart_marker_blocks=3),
-        "png large": saved(photo, "png"),
-        "webp large": saved(photo, "webp", quality=80),
-        "gif large": saved(photo.convert("P"), "gif"),
-        "tiff deflate": saved(photo, "tiff", compression="tiff_adobe_deflate"),
-        "tiff jpeg": saved(photo, "tiff", compression="jpeg"),
-        "tiff packbits": saved(photo, "tiff", compression="packbits"),
-        "tiff group 4": saved(golden.BILEVEL, "tiff", compression="group4"),
+        "jpeg 4:2:0 large": test_scale.encoded(150, 200),
+        "jpeg 4:4:4 large": test_scale.encoded(150, 200, "444"),
+        "jpeg 4:1:1": test_scale.encoded(64, 80, "411"),
+        "jpeg gray large": test_scale.encoded(150, 200, "Gray"),
+        "jpeg progressive large": test_scale.encoded(150, 200, progressive=True),
+        "jpeg restart markers": test_scale.encoded(150, 200, restart_marker_blocks=3),
+        "png large": test_golden_pixels.saved(photo, "png"),
+        "webp large": test_golden_pixels.saved(photo, "webp", quality=80),
+        "gif large": test_golden_pixels.saved(photo.convert("P"), "gif"),
+        "tiff deflate": test_golden_pixels.saved(photo, "tiff", compression="tiff_adobe_deflate"),
+        "tiff jpeg": test_golden_pixels.saved(photo, "tiff", compression="jpeg"),
+        "tiff packbits": test_golden_pixels.saved(photo, "tiff", compression="packbits"),
+        "tiff group 4": test_golden_pixels.saved(golden.BILEVEL, "tiff", compression="group4"),
     }
     rare = {
         "png interlaced": interlaced(golden.COLOR),
         "png 16 bits RGB": cv2.imencode(".png", deep)[1].tobytes(),
         "tiff 16 bits RGB": cv2.imencode(".tiff", deep)[1].tobytes(),
-        "bmp large": saved(photo, "bmp"),
+        "bmp large": test_golden_pixels.saved(photo, "bmp"),
     }
     noted = {
         name: data

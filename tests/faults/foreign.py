@@ -30,13 +30,11 @@ from framework.errors import PacelineError
 from framework.media.sound_video import BadSound, read_sound, sound_header
 from framework.store.open_store import open_store
 from framework.store.tar_index import INDEX_SUFFIX, shard_index
-from framework.transform.none import NoTransform
-from framework.transform.sound_window import SoundWindow
+from framework.transform import none, sound_window
 from tests.conftest import make_context
 from tests.contract.cases import encoded_records, jpeg, pixels, plain, write_parquet
-from tests.faults import files
+from tests.faults import files, lanes
 from tests.faults.guard import answered, fill_memory_with, guarded
-from tests.faults.lanes import Row, repeat
 from tests.faults.mutated import annotations, named
 from tests.store.fuzz import mutations
 
@@ -69,7 +67,7 @@ class Case(NamedTuple):
         return self.words[0] == "pack"
 
 
-def rows(times: int, seed: int) -> Iterator[Row]:
+def rows(times: int, seed: int) -> Iterator[lanes.Row]:
     """Yield two rows for each kind of file, and one for each way to read sounds."""
     each = {name: round(times * share) for name, share in SHARES.items()}
     ways = {
@@ -79,10 +77,10 @@ def rows(times: int, seed: int) -> Iterator[Row]:
     for way, (attempt, words) in ways.items():
         for name in cases():
             count = max(1, each[way] // len(cases()))
-            yield repeat(f"foreign: {name}, {words}", partial(attempt, name), count, seed)
+            yield lanes.repeat(f"foreign: {name}, {words}", partial(attempt, name), count, seed)
     for attempt in (decoded, heard):
         count = max(1, each[attempt.__name__])
-        yield repeat(f"foreign: {attempt.__doc__}", attempt, count, seed)
+        yield lanes.repeat(f"foreign: {attempt.__doc__}", attempt, count, seed)
 
 
 # ---------------------------------------------------------------------------------- whole files
@@ -385,7 +383,7 @@ def _heard(data: bytes) -> str:
     errors = Path("err").read_text(errors="replace")
     if outcome or "error[" in errors:
         return outcome or ("" if "victim" in errors else f"does not name the file: {errors[-300:]}")
-    for transform in (SoundWindow(400), NoTransform()):
+    for transform in (sound_window.SoundWindow(400), none.NoTransform()):
         source = hdf5_source("out.h5", context=make_context(3, transform=transform))
         try:
             for batch, *_ in source.batches(0):

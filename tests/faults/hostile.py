@@ -25,11 +25,9 @@ import torch
 
 from framework.system.run_dir import read_json, write_object
 from framework.train import checkpoint
-from framework.train.checkpoint import read_state, save_state
 from tests.cli.command import Done
 from tests.conftest import edited_manifest, make_records, write_store
-from tests.faults.forked import paceline
-from tests.faults.lanes import Row, repeat_numbered
+from tests.faults import forked, lanes
 from tests.store import test_hdf5_store as plants
 
 CANARY = "canary"
@@ -103,7 +101,7 @@ def template() -> tempfile.TemporaryDirectory:
     os.chdir(folder.name)
     try:
         words = ["limit=64", "max_steps=3", "batch_size=16", "recipes=digits", "dataset=data"]
-        done = paceline("train", *words, "hydra.run.dir=run", "sink=[jsonl]")
+        done = forked.paceline("train", *words, "hydra.run.dir=run", "sink=[jsonl]")
     finally:
         os.chdir(here)
     assert done.code == 0, done.err
@@ -126,17 +124,17 @@ def state_with(place: str, make: Callable[[], Any]) -> list[str]:
     If ``place`` is "", the object replaces the whole state.
     """
     path = a_run()
-    state = read_state(path)
+    state = checkpoint.read_state(path)
     planted = make()
-    save_state(path, {**state, place: planted} if place else planted, 3, 99)
+    checkpoint.save_state(path, {**state, place: planted} if place else planted, 3, 99)
     return RESUME
 
 
 def nested() -> list[str]:
     path = a_run()
-    state = read_state(path)
+    state = checkpoint.read_state(path)
     state["progress"]["step"] = [{"x": ({"y": Reduced(os.system, TOUCH)},)}]
-    save_state(path, state, 3, 99)
+    checkpoint.save_state(path, state, 3, 99)
     return RESUME
 
 
@@ -651,7 +649,7 @@ def attempt(number: int) -> str:
     os.chdir(BOX)
     words = tried.plant()
     around = outside()
-    wrong = verdict(tried, paceline(*words, limit_s=60), around)
+    wrong = verdict(tried, forked.paceline(*words, limit_s=60), around)
     return f"{tried.name}: {wrong}" if wrong else ""
 
 
@@ -675,14 +673,14 @@ def verdict(tried: Payload, done: Done, around: dict[str, bytes]) -> str:
     return ""
 
 
-def rows(times: int, seed: int) -> Iterator[Row]:
+def rows(times: int, seed: int) -> Iterator[lanes.Row]:
     """Try about ``times`` payloads, spread evenly over the kinds, each at most once."""
     template()
     start = 0
     for kind, payloads in KINDS.items():
         count = max(1, min(len(payloads()), round(len(payloads()) * times / len(attempts()))))
         fault = f"hostile {kind}: refused in one line, nothing executed or followed"
-        yield repeat_numbered(fault, attempt, range(start, start + count), seed)
+        yield lanes.repeat_numbered(fault, attempt, range(start, start + count), seed)
         start += len(payloads())
     template().cleanup()
     template.cache_clear()

@@ -20,42 +20,22 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from framework.data.dali import dali_source
-from framework.data.hdf5 import hdf5_source
+from framework.data import dali, hdf5
 from framework.errors import PacelineError
 from framework.input.folder import FolderInput
-from framework.media.decode import (
-    accepted_header,
-    decode,
-    decode_deep,
-    decode_labels,
-    window_pixels,
-)
+from framework.media import decode
+from framework.media.decode import accepted_header, decode_deep, decode_labels, window_pixels
 from framework.media.header import BadImage
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
 from framework.pack.preparation import Preparation
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore
-from framework.train.checkpoint import (
-    _CRC,
-    _END,
-    _MAGIC,
-    END_BYTES,
-    VERSION,
-    newest_path,
-    read_state,
-    save_state,
-)
-from framework.transform.none import NoTransform
-from framework.transform.random_resized_crop import RandomResizedCrop
+from framework.train import checkpoint
+from framework.transform import none, random_resized_crop
 from tests.conftest import FIELDS, make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, encoded_records, jpeg, plain
-from tests.faults import files, training
-from tests.faults.files import cut_off, flipped, spliced
-from tests.faults.guard import answered, fill_memory_with, guarded
-from tests.faults.lanes import Row, repeat
-from tests.faults.spelling import chosen_parts, keys
+from tests.faults import files, guard, lanes, spelling, training
 from tests.store.fuzz import flips, mutations, truncations, verdict
 
 COUNT = 60
@@ -77,12 +57,12 @@ OTHERS = (
 )
 
 
-def rows(times: int, seed: int) -> Iterator[Row]:
+def rows(times: int, seed: int) -> Iterator[lanes.Row]:
     """Yield a row for each kind of input, with its share of the attempts."""
 
-    def row(attempt: Callable[..., str], share: float, *place: Any) -> Row:
+    def row(attempt: Callable[..., str], share: float, *place: Any) -> lanes.Row:
         count = max(1, round(times * share))
-        return repeat(f"mutated: {attempt.__doc__}", partial(attempt, *place), count, seed)
+        return lanes.repeat(f"mutated: {attempt.__doc__}", partial(attempt, *place), count, seed)
 
     shares = ((decoded, 0.46), (read, 0.1), (read_by_dali, 0.04), (packed, 0.1), (stored, 0.14))
     for attempt, share in shares:
@@ -110,13 +90,13 @@ def named(name: str, outcome: str) -> str:
 def decoded(draw: random.Random) -> str:
     """images, by our decoders: the same pixels from whatever lay in memory"""
     name, data = image_file(draw)
-    return named(name, guarded(_decoded, data, draw.choice((1, 3)), draw.random()))
+    return named(name, guard.guarded(_decoded, data, draw.choice((1, 3)), draw.random()))
 
 
 def _decoded(data: bytes, channels: int, where: float) -> str:
     calls: dict[str, Callable[[], np.ndarray]] = {
-        "decode": lambda: decode(data, channels),
-        "decode_shrunk": lambda: decode(data, channels, least=(4, 4)),
+        "decode": lambda: decode.decode(data, channels),
+        "decode_shrunk": lambda: decode.decode(data, channels, least=(4, 4)),
         "decode_deep": lambda: decode_deep(data, channels),
         "decode_labels": lambda: decode_labels(data, deepest=16),
         "window_pixels": lambda: _window(data, channels, where),
@@ -134,7 +114,7 @@ def _decoded(data: bytes, channels: int, where: float) -> str:
 
 
 def _outcome(call: Callable[[], np.ndarray], byte: int) -> np.ndarray | str:
-    fill_memory_with(byte)
+    guard.fill_memory_with(byte)
     try:
         return np.array(call())
     except BadImage as error:
@@ -155,20 +135,20 @@ def _window(data: bytes, channels: int, where: float) -> np.ndarray:
 def read(draw: random.Random) -> str:
     """images in a store, read for training"""
     name, data = image_file(draw)
-    return named(name, guarded(_read, hdf5_source, data, draw.randint(0, 2)))
+    return named(name, guard.guarded(_read, hdf5.hdf5_source, data, draw.randint(0, 2)))
 
 
 def read_by_dali(draw: random.Random) -> str:
     """images in a store, read by DALI"""
     name, data = image_file(draw)
-    return named(name, guarded(_read, partial(dali_source, prefetch_depth=1), data, 0))
+    return named(name, guard.guarded(_read, partial(dali.dali_source, prefetch_depth=1), data, 0))
 
 
 def _read(make: Callable, data: bytes, num_workers: int) -> str:
     records = {"image": [jpeg(0), data, jpeg(1), jpeg(2)], "label": np.arange(4)}
     path = write_store("x.h5", records, IMAGE_FIELDS)
-    crop = RandomResizedCrop([8, 8], [0.2, 1.0], [0.7, 1.4], 0.5, 0.5, True)
-    for transform in (crop, NoTransform()):
+    crop = random_resized_crop.RandomResizedCrop([8, 8], [0.2, 1.0], [0.7, 1.4], 0.5, 0.5, True)
+    for transform in (crop, none.NoTransform()):
         try:
             context = make_context(2, num_workers, transform=transform, verify="always")
             source = make(path, context=context)
@@ -187,7 +167,7 @@ def packed(draw: random.Random) -> str:
     name, data = image_file(draw)
     ways = ({}, {"encode": "jpeg"}, {"encode": "png", "max_side": 20})
     ways += ({"encode": "raw", "size": (12, 10), "bit_depth": 8},)
-    return named(name, guarded(_packed, data, {"quality": 90, **draw.choice(ways)}))
+    return named(name, guard.guarded(_packed, data, {"quality": 90, **draw.choice(ways)}))
 
 
 def _packed(data: bytes, options: dict) -> str:
@@ -225,7 +205,7 @@ def stored(draw: random.Random) -> str:
     damage = draw.choice((flips, mutations, mutations, truncations))
     Path(f"x.{ending}").write_bytes(next(damage(data, 1, seed=draw.randrange(1 << 30))))
     store = {"h5": HDF5Store, "lmdb": LMDBStore}[ending]
-    outcome = guarded(verdict, store, f"x.{ending}", expected, torch.arange(COUNT))
+    outcome = guard.guarded(verdict, store, f"x.{ending}", expected, torch.arange(COUNT))
     is_fine = outcome in ("right", "found", "refused")
     return "" if is_fine else f"{ending} {kind} {damage.__name__}: {outcome}"
 
@@ -268,7 +248,7 @@ def packed_inputs(draw: random.Random) -> str:
     for file, data in contents.items():
         Path(file).write_bytes(files.mutated(data, draw) if file == victim else data)
     target = ["output=lmdb", "output.path=out.lmdb", "workers=0"]
-    return named(name, guarded(answered, "pack", f"input={name}", *words, *target))
+    return named(name, guard.guarded(guard.answered, "pack", f"input={name}", *words, *target))
 
 
 # ----------------------------------------------------------------------------- recipes, checkpoints
@@ -282,14 +262,14 @@ def recipe(dataset: str, draw: random.Random) -> str:
     Path("recipes").mkdir()
     Path("recipes/mine.yaml").write_text(text, encoding="utf-8", errors="surrogateescape")
     short = ["max_steps=2", "limit=64", "epochs=1", "sink=[]", f"dataset={dataset}"]
-    outcome = guarded(answered, "train", "--config-dir", ".", "recipes=mine", *short)
+    outcome = guard.guarded(guard.answered, "train", "--config-dir", ".", "recipes=mine", *short)
     return f"{outcome}; the recipe: {text!r}" if outcome else ""
 
 
 def value(dataset: str, draw: random.Random) -> str:
     """values of any key, given to the command"""
-    parts = chosen_parts("train", draw)
-    known = keys("train", tuple(parts))
+    parts = spelling.chosen_parts("train", draw)
+    known = spelling.keys("train", tuple(parts))
     key = draw.choice(
         [key for key in known if key != "resume" and not key.startswith(("dataset", "debug"))]
     )
@@ -297,8 +277,8 @@ def value(dataset: str, draw: random.Random) -> str:
     short = [f"{name}={number}" for name, number in SHORT.items() if name != key]
     if "transform.size" in known and key != "transform.size":
         short += ["transform.size=[32,32]"]  # digits of 224 need 600 MiB
-    outcome = guarded(
-        answered, "train", *parts, *short, "recipes=digits", f"dataset={dataset}", word
+    outcome = guard.guarded(
+        guard.answered, "train", *parts, *short, "recipes=digits", f"dataset={dataset}", word
     )
     return f"{' '.join(parts)} {word}: {outcome}" if outcome else ""
 
@@ -325,32 +305,36 @@ def indented(text: str, draw: random.Random) -> str:
 
 def as_bytes(text: str, draw: random.Random) -> str:
     data = text.encode(errors="surrogateescape")
-    return draw.choice((flipped, cut_off, spliced))(data, draw).decode(errors="surrogateescape")
+    return draw.choice((files.flipped, files.cut_off, files.spliced))(data, draw).decode(
+        errors="surrogateescape"
+    )
 
 
 def resumed(place: training.Place, folder: str, draw: random.Random) -> str:
     """checkpoints with a new, fitting checksum, resumed by the command"""
     shutil.copytree(Path(folder, "fp32"), "run")
-    newest = newest_path(Path("run"))
+    newest = checkpoint.newest_path(Path("run"))
     assert newest is not None
-    state = read_state(newest)
+    state = checkpoint.read_state(newest)
     for path in newest.parent.glob("step-*.pt"):
         if path != newest:
             path.unlink()
     what = "bytes"
     if draw.random() < 0.3:
-        stamped(newest, files.mutated(newest.read_bytes()[:-END_BYTES], draw))
+        stamped(newest, files.mutated(newest.read_bytes()[: -checkpoint.END_BYTES], draw))
     else:
         what = changed(state, draw)
-        save_state(newest, state, 1, 9)
+        checkpoint.save_state(newest, state, 1, 9)
     words = ("train", "resume=run", "allow_targets=[tests]", "epochs=4", "max_steps=48")
-    return named(what, guarded(answered, *words))
+    return named(what, guard.guarded(guard.answered, *words))
 
 
 def stamped(path: Path, payload: bytes) -> None:
     """Write ``payload`` to a file with the end that a whole file has."""
-    end = _END.pack(_MAGIC, VERSION, 1, 9, len(payload), crc32(payload))
-    path.write_bytes(payload + end + _CRC.pack(crc32(end)))
+    end = checkpoint._END.pack(
+        checkpoint._MAGIC, checkpoint.VERSION, 1, 9, len(payload), crc32(payload)
+    )
+    path.write_bytes(payload + end + checkpoint._CRC.pack(crc32(end)))
 
 
 def changed(node: Any, draw: random.Random, where: str = "") -> str:

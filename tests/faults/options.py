@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.cli.command import Done
-from tests.faults.forked import paceline
-from tests.faults.lanes import Row, repeat
+from tests.faults import forked, lanes
 
 DATA = ("hdf5", "lmdb", "folder", "dali", "synthetic")
 LOADERS = ("plain", "prefetch", "stream")
@@ -62,20 +61,20 @@ MORE = [
 MOST_MORE = 4  # groups drawn from at once: with more, nearly every draw would be refused
 
 
-def rows(times: int, seed: int) -> Iterator[Row]:
+def rows(times: int, seed: int) -> Iterator[lanes.Row]:
     """Yield a row for each choice of data, and one for ddp, with about ``times`` runs in all."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = make_dataset(folder)
         each = max(1, round(times / len(COMBINATIONS)))
         for data in DATA:
             mine = [combination for combination in COMBINATIONS if combination[0] == data]
-            parts: list[Row] = []
+            parts: list[lanes.Row] = []
             for number, combination in enumerate(mine):
                 attempt = partial(is_refused_or_runs, dataset, combination)
-                parts.append(repeat("", attempt, each, seed + number * each))
+                parts.append(lanes.repeat("", attempt, each, seed + number * each))
             yield joined(f"data={data}: every loader, dp, precision, workers, other keys", parts)
         attempt = partial(drawn_ddp, dataset)
-        yield repeat("parallel=ddp: the same, drawn", attempt, max(1, times // 40), seed)
+        yield lanes.repeat("parallel=ddp: the same, drawn", attempt, max(1, times // 40), seed)
 
 
 def make_dataset(folder: str) -> str:
@@ -83,15 +82,15 @@ def make_dataset(folder: str) -> str:
     dataset = str(Path(folder, "digits"))
     for data in ("hdf5", "lmdb", "folder"):
         words = [f"data={data}", "recipes=digits", f"dataset={dataset}", "max_steps=1"]
-        done = paceline("train", *words, f"hydra.run.dir={folder}/{data}")
+        done = forked.paceline("train", *words, f"hydra.run.dir={folder}/{data}")
         assert done.code == 0, done.err
     return dataset
 
 
-def joined(fault: str, parts: list[Row]) -> Row:
+def joined(fault: str, parts: list[lanes.Row]) -> lanes.Row:
     failed = [line for part in parts for line in part.failed]
     seconds = sum(part.seconds for part in parts)
-    return Row(fault, sum(part.tried for part in parts), failed, seconds)
+    return lanes.Row(fault, sum(part.tried for part in parts), failed, seconds)
 
 
 def is_refused_or_runs(dataset: str, combination: tuple, draw: random.Random, *more: str) -> str:
@@ -102,7 +101,7 @@ def is_refused_or_runs(dataset: str, combination: tuple, draw: random.Random, *m
     groups = draw.sample(MORE, draw.randint(0, MOST_MORE))
     others = [word for group in groups for word in draw.choice(group)]
     words = list({word.split("=")[0]: word for word in (*SHORT, *chosen, *others, *more)}.values())
-    done = paceline("train", "recipes=digits", f"dataset={dataset}", *words)
+    done = forked.paceline("train", "recipes=digits", f"dataset={dataset}", *words)
     return wrong(words, done)
 
 

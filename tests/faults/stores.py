@@ -29,22 +29,17 @@ import torch
 
 from framework.contracts.records import Field
 from framework.pack.pack_store import pack
-from framework.store.hdf5_store import HDF5Store
-from framework.store.lmdb_store import LMDBStore
-from framework.store.parquet_store import ParquetStore
-from framework.store.tar_index import list_shard
-from framework.store.tar_store import TarStore
-from tests.conftest import FIELDS, make_records, write_store
+from framework.store import hdf5_store, lmdb_store, parquet_store, tar_index, tar_store
+from tests import conftest, forks
 from tests.contract.cases import encoded_records, plain
 from tests.faults.lanes import Row
-from tests.forks import forked
 from tests.input.inputs import content, packing
 from tests.store.fuzz import flips, judge, truncations
 
 COUNT = 300
 FINE = ("refused", "found", "right")
 IMAGES = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
-OPEN = {"h5": HDF5Store, "lmdb": LMDBStore}
+OPEN = {"h5": hdf5_store.HDF5Store, "lmdb": lmdb_store.LMDBStore}
 
 
 def image_files() -> dict:
@@ -59,7 +54,7 @@ def image_files() -> dict:
     }
 
 
-KINDS = {"raw": (make_records(COUNT), FIELDS), "images": (image_files(), IMAGES)}
+KINDS = {"raw": (conftest.make_records(COUNT), conftest.FIELDS), "images": (image_files(), IMAGES)}
 
 
 def campaign(
@@ -67,7 +62,7 @@ def campaign(
 ) -> tuple[Counter, Counter]:
     """Damage a store, and return (verdicts of flips, verdicts of truncations)."""
     records, fields = KINDS[kind]
-    path = write_store(f"whole.{ending}", records, fields)
+    path = conftest.write_store(f"whole.{ending}", records, fields)
     store = OPEN[ending](path)
     expected = plain(store.read(torch.arange(COUNT)))
     store.close()
@@ -95,7 +90,7 @@ def shard(path: str, records: dict) -> None:
 
 def flips_of_headers(path: str, data: bytes, count: int, seed: int) -> Iterator[bytes]:
     """Yield archives with one flipped bit outside their members' bytes."""
-    index = list_shard(path)
+    index = tar_index.list_shard(path)
     is_header = np.ones(len(data), bool)
     for start, size in index.members[["start", "size"]].tolist():
         is_header[start : start + size] = False
@@ -119,7 +114,7 @@ def foreign_campaign(
 
         table = pa.table({"image": records["image"], "label": records["label"]})
         parquet.write_table(table, path, row_group_size=50, write_page_checksum=True)
-    open_file = {"tar": TarStore, "parquet": ParquetStore}[ending]
+    open_file = {"tar": tar_store.TarStore, "parquet": parquet_store.ParquetStore}[ending]
     expected = plain(open_file(path).read(torch.arange(COUNT)))
     data = Path(path).read_bytes()
     damaged = flips(data, num_flips, seed=seed)
@@ -171,7 +166,7 @@ WAYS = [(path, one_file) for path in ("x.h5", "x.lmdb") for one_file in (True, F
 
 def killed_after(path: str, one_file: bool, num_workers: int, seconds: float) -> bool:
     """Return whether the packing was still at work when it was killed."""
-    packer = forked(pack, packing(path, one_file=one_file), num_workers)
+    packer = forks.forked(pack, packing(path, one_file=one_file), num_workers)
     packer.join(seconds)
     alive = packer.exitcode is None
     if alive:

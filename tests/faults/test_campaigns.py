@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from framework.order.batches import Order
-from framework.order.draws import permutation
+from framework.order import batches, draws
 from tests.faults import (
     bait,
     cycles,
@@ -174,19 +173,19 @@ def test_what_crashes_hangs_or_eats_memory_is_reported(words):
     assert words in guarded(lambda: DANGERS[words]() and "", wait_s=1 if "hangs" in words else 20)
 
 
-def _cut_short(self, epoch, start, whole=Order._batches):
+def _cut_short(self, epoch, start, whole=batches.Order._batches):
     for batch in whole(self, epoch, start):
         is_cut = self.world_size > 1 and len(batch) > 3
         yield batch[:-1] if is_cut else batch
 
 
 def _order_of_ranks(self, epoch, start, stop):
-    return permutation(self.num_used, self.seed + self.world_size, epoch)[start:stop]
+    return draws.permutation(self.num_used, self.seed + self.world_size, epoch)[start:stop]
 
 
 @pytest.mark.parametrize(("name", "broken"), [("_batches", _cut_short), ("_keys", _order_of_ranks)])
 def test_a_wrong_order_is_reported(monkeypatch, name, broken):
-    monkeypatch.setattr(Order, name, broken)
+    monkeypatch.setattr(batches.Order, name, broken)
     assert failed(topologies.is_whole, 30)
 
 

@@ -17,7 +17,6 @@ from hydra.utils import instantiate
 
 from tests.cli.command import paceline
 from tests.faults import hostile
-from tests.faults.hostile import CALLS, CANARY, TARGETS, attempt, attempts
 from tests.store import test_hdf5_store as plants
 
 DRAW = random.Random(20)
@@ -47,23 +46,23 @@ def nothing_evil_is_imported(monkeypatch):
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_hostile_payload_is_refused_in_one_line(name):
-    number = [payload.name for payload in attempts()].index(name)
-    assert attempt(number) == ""
+    number = [payload.name for payload in hostile.attempts()].index(name)
+    assert hostile.attempt(number) == ""
 
 
 def test_there_are_as_many_as_promised():
     least = (30, 40, 40, 20, 10)
     assert all(len(kind) >= count for kind, count in zip(KINDS, least, strict=True))
-    assert len({payload.name for payload in attempts()}) == len(attempts())
+    assert len({payload.name for payload in hostile.attempts()}) == len(hostile.attempts())
 
 
 @pytest.mark.parametrize("call", ["os.system", "torch.load inside"])
 def test_a_checkpoint_would_work_on_a_careless_reader(call, monkeypatch):
     hostile.evil_files()
     monkeypatch.syspath_prepend(".")
-    torch.save({"model": CALLS[call]()}, "x.pt")
+    torch.save({"model": hostile.CALLS[call]()}, "x.pt")
     torch.load("x.pt", weights_only=False)
-    assert Path(CANARY).exists()
+    assert Path(hostile.CANARY).exists()
 
 
 @pytest.mark.parametrize("make", [hostile.legacy, hostile.tarred])
@@ -73,7 +72,7 @@ def test_a_file_of_another_format_would_work_on_a_careless_reader(make):
         torch.load("x.pt", weights_only=False)
     except Exception as error:  # noqa: BLE001  # what is executed is executed before it fails
         print(error)
-    assert Path(CANARY).exists()
+    assert Path(hostile.CANARY).exists()
 
 
 @pytest.mark.parametrize("target", ["shutil.copy", "evil.Net"])
@@ -81,8 +80,8 @@ def test_a_configuration_would_work_on_a_careless_reader(target, monkeypatch):
     hostile.evil_files()
     monkeypatch.syspath_prepend(".")
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
-    instantiate({"_target_": target, **TARGETS[target]})
-    assert Path(CANARY).exists()
+    instantiate({"_target_": target, **hostile.TARGETS[target]})
+    assert Path(hostile.CANARY).exists()
 
 
 @pytest.mark.parametrize("plant", [plants._linked_outside, plants._stored_outside, plants._virtual])
@@ -105,7 +104,7 @@ def test_an_archive_would_lead_a_careless_reader_out():
 def test_arrays_of_objects_would_work_on_a_careless_reader():
     Path("x.npy").write_bytes(hostile.numpy_objects())
     np.load("x.npy", allow_pickle=True)
-    assert Path(CANARY).exists()
+    assert Path(hostile.CANARY).exists()
 
 
 def test_what_is_allowed_still_runs():

@@ -27,21 +27,7 @@ from framework.pack.jobs import NUM_SIZE_SAMPLES
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.conftest import children_of_this_process
-from tests.faults import forked
-from tests.faults.files import png_bomb
-from tests.faults.forked import (
-    MS_REMOUNT,
-    Command,
-    is_one_line,
-    mount,
-    needs_root,
-    needs_strace,
-    no_privileges,
-    read_only,
-    small_disk,
-    traced,
-    wait_for,
-)
+from tests.faults import files, forked
 
 FORMATS = [("hdf5", "x.h5"), ("lmdb", "x.lmdb")]
 
@@ -117,7 +103,7 @@ def test_packing_ends_at_once_at_a_signal_and_the_same_command_resumes():
     words = ["pack", *arrays(), "workers=2", "output.path=x.h5"]
     draw, before = random.Random(number), children_of_this_process()
     for _ in range(2):
-        with Command(*words) as command:
+        with forked.Command(*words) as command:
             time.sleep(draw.uniform(0.02, 0.5))
             os.kill(command.pid, number)
             done = command.wait()
@@ -144,7 +130,7 @@ def test_p5_a_truncated_image_is_never_packed_whatever_becomes_of_it(words):
     assert keys("x.h5") == ["a/good.jpg", "a/good.png"]
     assert set(bad("x.h5").values()) == {"D106"}
     assert len(bad("x.h5")) == 10
-    assert is_one_line(
+    assert forked.is_one_line(
         paceline("pack", "input.path=images", "output.path=y.h5", *words), "D106", 3, "a/10.jpg"
     )
 
@@ -165,7 +151,7 @@ def test_p6_p9_p12_files_that_are_not_one_image_are_listed():
     for name, data in wrong.items():
         put(f"images/b/{name}", data)
     words = ["pack", "input.path=images", "output.path=x.h5", "pack.encode=raw", "pack.resize=8"]
-    assert is_one_line(paceline(*words), "D106", 3, "images/b/")
+    assert forked.is_one_line(paceline(*words), "D106", 3, "images/b/")
     assert paceline(*words, "pack.on_error=skip").code == 8
     assert bad("x.h5") == dict.fromkeys(wrong, "D106")
     assert len(keys("x.h5")) == 5
@@ -182,7 +168,7 @@ def test_p7_what_no_decoder_can_tell_is_kept_and_found_when_it_changes_later():
     stored[stored.find(data) + 300] ^= 1
     Path(path).write_bytes(stored)
     done = paceline("verify", path)
-    assert is_one_line(done, "D156", 3)
+    assert forked.is_one_line(done, "D156", 3)
     assert f"{path}: record 0 (a/flipped.jpg): does not match its CRC32" in done.out
 
 
@@ -195,14 +181,16 @@ def frames(kind):
 
 
 def test_p11_a_bomb_is_refused_before_it_takes_memory():
-    put("images/a/bomb.png", png_bomb())
+    put("images/a/bomb.png", files.png_bomb())
     before = int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1])
-    with Command("pack", "input.path=images", "output.path=x.h5", "pack.encode=raw") as command:
+    with forked.Command(
+        "pack", "input.path=images", "output.path=x.h5", "pack.encode=raw"
+    ) as command:
         highest = 0
         while command.process.exitcode is None:
             match = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{command.pid}/status").read_text())
             highest = max(highest, int(match[1]) if match else 0)
-        assert is_one_line(command.wait(), "D106", 3, "bomb.png", "64000000")
+        assert forked.is_one_line(command.wait(), "D106", 3, "bomb.png", "64000000")
     assert highest - before < 100_000, f"{highest - before} kB more"
 
 
@@ -214,30 +202,30 @@ class Canary:
 def test_p12_a_pickle_inside_an_array_file_is_never_executed():
     np.savez("x.npz", x=np.array([Canary()], object))
     done = paceline("pack", "input=arrays", "input.path=x.npz", "output.path=x.h5")
-    assert is_one_line(done, "D112", 3, "x.npz")
+    assert forked.is_one_line(done, "D112", 3, "x.npz")
     assert not Path("executed").exists()
 
 
 # ----------------------------------------------------------------------------- P13: may not be read
 
 
-@needs_root
+@forked.needs_root
 def test_p13_a_file_without_permission_is_named_or_left_out():
     words = ["pack", folder(), "output.path=x.h5"]
     Path("images/a/0.png").chmod(0)
-    done = forked.paceline(*words, before=no_privileges)
-    assert is_one_line(done, "D101", 3, "images/a/0.png", "Permission denied")
-    assert forked.paceline(*words, "pack.on_error=skip", before=no_privileges).code == 8
+    done = forked.paceline(*words, before=forked.no_privileges)
+    assert forked.is_one_line(done, "D101", 3, "images/a/0.png", "Permission denied")
+    assert forked.paceline(*words, "pack.on_error=skip", before=forked.no_privileges).code == 8
     assert bad("x.h5") == {"0.png": "D101"}
 
 
-@needs_strace
+@forked.needs_strace
 def test_p13_a_file_on_a_bad_disk_is_named():
     words = ["pack", folder(), "output.path=x.h5"]
-    with traced(
+    with forked.traced(
         *words, options=("-P", os.path.abspath("images/b/1.png"), "-e", "inject=read:error=EIO")
     ) as command:
-        assert is_one_line(command.wait(), "D101", 3, "images/b/1.png", "Input/output error")
+        assert forked.is_one_line(command.wait(), "D101", 3, "images/b/1.png", "Input/output error")
 
 
 # ---------------------------------------------------------------------------------- P14, P15: names
@@ -277,7 +265,7 @@ def test_p15_a_name_in_an_error_cannot_command_the_terminal():
     folder()
     put(b"images/a/\x1b[31m\xff\nred.png", b"")
     done = paceline("pack", "input.path=images", "output.path=x.h5")
-    assert is_one_line(done, "D106", 3, "red.png")
+    assert forked.is_one_line(done, "D106", 3, "red.png")
     assert done.last_line.isprintable()
 
 
@@ -292,7 +280,7 @@ def misjudged(count=100):
     return "input.path=images"
 
 
-@needs_root
+@forked.needs_root
 def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time():
     path = "x.h5"
     words = ["pack", misjudged(), f"output.path=disk/{path}"]
@@ -300,14 +288,14 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time():
     other = folder("other")
 
     def fill():
-        small_disk("disk", "2m")
+        forked.small_disk("disk", "2m")
         assert run(["pack", other, *words[2:]]) == 0
         before = Path(f"disk/{path}").read_bytes()
         assert run(words) == 5
         assert Path(f"disk/{path}").read_bytes() == before
         assert sorted(os.listdir("disk")) == [path, f"{path}.parts"]
         assert not [p for p in Path("disk").rglob("*") if ".tmp." in p.name]
-        mount("tmpfs", "disk", "tmpfs", MS_REMOUNT, "size=64m")
+        forked.mount("tmpfs", "disk", "tmpfs", forked.MS_REMOUNT, "size=64m")
 
     done = forked.paceline(*words, before=fill)
     assert done.code == 0, done.err
@@ -315,20 +303,23 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time():
     assert "packed 100 records" in done.err
 
 
-@needs_root
+@forked.needs_root
 def test_p16_too_small_a_disk_is_refused_before_anything_is_written():
     Path("disk").mkdir()
     done = forked.paceline(
-        "pack", *arrays(1000), "output.path=disk/x.h5", before=lambda: small_disk("disk", "1m")
+        "pack",
+        *arrays(1000),
+        "output.path=disk/x.h5",
+        before=lambda: forked.small_disk("disk", "1m"),
     )
-    assert is_one_line(done, "R151", 5, "disk/x.h5", "are missing")
+    assert forked.is_one_line(done, "R151", 5, "disk/x.h5", "are missing")
 
 
 NO = {"h5": ["write 5", "write 1", "write 30"], "lmdb": ["pwrite64 2", "write 2"]}
 BOTH = ["fsync 4", "rename 3"]
 
 
-@needs_strace
+@forked.needs_strace
 @pytest.mark.parametrize("error", ["ENOSPC", pytest.param("EIO", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("output", "path"), FORMATS)
 def test_p16_a_disk_that_says_no_at_any_call_leaves_the_old_store(output, path, error):
@@ -338,8 +329,10 @@ def test_p16_a_disk_that_says_no_at_any_call_leaves_the_old_store(output, path, 
     put("images/a/new.png", png(77))
     calls = NO[path[2:]][:1] if error == "ENOSPC" else [*NO[path[2:]], *BOTH]
     for call, when in map(str.split, calls):
-        with traced(*words, options=("-e", f"inject={call}:error={error}:when={when}")) as command:
-            assert is_one_line(command.wait(), "R101", 5, path), (call, when)
+        with forked.traced(
+            *words, options=("-e", f"inject={call}:error={error}:when={when}")
+        ) as command:
+            assert forked.is_one_line(command.wait(), "R101", 5, path), (call, when)
         assert Path(path).read_bytes() == before
         assert not [p for p in Path().rglob("*") if ".tmp." in p.name]
         shutil.rmtree(f"{path}.parts", ignore_errors=True)  # or the next one would have less to do
@@ -352,13 +345,13 @@ def test_p16_a_disk_that_says_no_at_any_call_leaves_the_old_store(output, path, 
 
 def test_p18_of_two_packers_started_together_exactly_one_packs():
     words = ["pack", *arrays(), "workers=0", "output.path=x.h5"]
-    with Command(*words) as first, Command(*words) as second:
-        wait_for(lambda: Path("x.h5.lock").exists(), "a lock")
+    with forked.Command(*words) as first, forked.Command(*words) as second:
+        forked.wait_for(lambda: Path("x.h5.lock").exists(), "a lock")
         outcomes = [first.wait(), second.wait()]
     # two zeros: one packed after the other
     assert sorted(done.code for done in outcomes) in ([0, 5], [0, 0])
     for done in outcomes:
-        assert done.code == 0 or is_one_line(done, "R150", 5, "x.h5.lock", "process ")
+        assert done.code == 0 or forked.is_one_line(done, "R150", 5, "x.h5.lock", "process ")
     assert os.path.exists("x.h5")
     assert not list(Path().glob("x.h5.*"))
 
@@ -406,7 +399,7 @@ def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole():
         assert set(images("x.h5")) <= {*versions, *(png(number) for number in range(80))}
         assert paceline("verify", "x.h5").code == 0
     else:
-        assert is_one_line(done, "D153", 3, "changes while it is packed")
+        assert forked.is_one_line(done, "D153", 3, "changes while it is packed")
 
 
 # ------------------------------------------------------------------------- P22, P23: few, any order
@@ -415,7 +408,7 @@ def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole():
 def test_p22_nothing_to_pack_is_refused_and_no_store_is_made():
     put("images/a/x.txt", b"")
     done = paceline("pack", "input.path=images", "output.path=x.h5")
-    assert is_one_line(done, "D110", 3, "images")
+    assert forked.is_one_line(done, "D110", 3, "images")
     assert not list(Path().glob("x.h5*"))
 
 
@@ -490,7 +483,7 @@ def renames_not_durable(trace):
     return wrong, count
 
 
-@needs_strace
+@forked.needs_strace
 @pytest.mark.parametrize(
     ("output", "path", "one_file"), [("hdf5", "x.h5", "true"), ("lmdb", "x.lmdb", "false")]
 )
@@ -503,7 +496,7 @@ def test_p25_what_has_its_name_was_on_the_disk_before(output, path, one_file):
         f"pack.one_file={one_file}",
         "workers=2",
     ]
-    with traced(
+    with forked.traced(
         *words, options=("-e", "trace=fsync,fdatasync,rename,renameat,renameat2")
     ) as command:
         assert command.wait().code == 0
@@ -528,7 +521,7 @@ def test_packing_refuses_a_wrong_command_and_destroys_nothing(words, number, cod
     put("mine/precious.txt", b"mine")
     Path("file").write_text("")
     done = paceline("pack", folder(), *words)
-    assert is_one_line(done, number, code)
+    assert forked.is_one_line(done, number, code)
     assert Path("mine/precious.txt").read_bytes() == b"mine"
     assert Path("images/a/0.png").read_bytes() == png(0)
     assert {name for name in os.listdir() if name != "outputs"} == {"mine", "file", "images"}
@@ -543,26 +536,30 @@ def test_any_name_is_good_for_a_store():
 def test_an_output_that_is_a_link_is_refused_and_nothing_changes():
     put("large/x.h5", b"")
     os.symlink("large/x.h5", "x.h5")
-    assert is_one_line(paceline("pack", folder(), "output.path=x.h5"), "D115", 3, "is a link")
+    assert forked.is_one_line(
+        paceline("pack", folder(), "output.path=x.h5"), "D115", 3, "is a link"
+    )
     assert os.readlink("x.h5") == "large/x.h5"
     assert os.listdir("large") == ["x.h5"]
     assert not Path("large/x.h5").read_bytes()
 
 
-@needs_root
+@forked.needs_root
 def test_packing_names_a_read_only_output():
     Path("closed").mkdir()
     words = ["pack", folder(), "output.path=closed/x.h5"]
-    done = forked.paceline(*words, before=lambda: read_only("closed"))
-    assert is_one_line(done, "R101", 5, "closed/x.h5", "Read-only file system")
+    done = forked.paceline(*words, before=lambda: forked.read_only("closed"))
+    assert forked.is_one_line(done, "R101", 5, "closed/x.h5", "Read-only file system")
 
 
-@needs_root
+@forked.needs_root
 def test_a_folder_in_which_nothing_may_be_written_is_one_line():
     assert paceline("pack", folder(), "output.path=x.h5").code == 0
     here = os.getcwd()
-    done = forked.paceline("inspect", "x.h5", before=lambda: (read_only(here), os.chdir(here)))
-    assert is_one_line(done, "R101", 5, "Read-only file system")
+    done = forked.paceline(
+        "inspect", "x.h5", before=lambda: (forked.read_only(here), os.chdir(here))
+    )
+    assert forked.is_one_line(done, "R101", 5, "Read-only file system")
 
 
 def test_packing_a_store_into_itself_leaves_it_as_it_was():

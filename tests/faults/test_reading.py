@@ -16,22 +16,11 @@ import pytest
 import torch
 
 from framework.contracts.records import SCHEMA, Field
-from framework.store.hdf5_store import HDF5Store
-from framework.store.lmdb_store import LMDBStore
+from framework.store import hdf5_store, lmdb_store
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.conftest import edited_manifest, make_records, write_store
 from tests.faults import forked
-from tests.faults.forked import (
-    Command,
-    is_one_line,
-    needs_root,
-    needs_strace,
-    no_privileges,
-    read_only,
-    traced,
-    wait_for,
-)
 
 PATHS = ["x.h5", "x.lmdb"]
 WIDE = {
@@ -91,9 +80,9 @@ def test_r1_r2_a_truncated_store_is_one_line_with_every_command(path, size):
     digits(path)
     os.truncate(path, size)
     for words in commands(path):
-        assert is_one_line(paceline(*words), "D102", 3, path)
+        assert forked.is_one_line(paceline(*words), "D102", 3, path)
     done = paceline("verify", path)
-    assert is_one_line(done, "D156", 3)
+    assert forked.is_one_line(done, "D156", 3)
     assert f"error[D102]: {path}" in done.out
 
 
@@ -113,7 +102,7 @@ def in_a_record(path):
 def test_r3_a_flipped_bit_is_found_in_the_first_epoch_and_by_verify(path):
     digits(path)
     flipped(path, in_a_record(path))
-    assert is_one_line(paceline(*train(path, "epochs=1")), "D119", 3, f"{path}: record 200")
+    assert forked.is_one_line(paceline(*train(path, "epochs=1")), "D119", 3, f"{path}: record 200")
     assert (
         f"{path}: record 200 (record-200): does not match its CRC32" in paceline("verify", path).out
     )
@@ -131,7 +120,7 @@ def test_r5_a_store_of_a_later_version_is_refused_before_anything_starts(path):
             data.replace(b'"schema": %d' % SCHEMA, b'"schema": %d' % (SCHEMA + 1))
         )
     for words in commands(path):
-        assert is_one_line(paceline(*words), "D104", 3, path, f"schema {SCHEMA + 1}")
+        assert forked.is_one_line(paceline(*words), "D104", 3, path, f"schema {SCHEMA + 1}")
 
 
 LIKE_LMDB = struct.pack("<16xI", 0xBEEFC0DE) + bytes(9000)
@@ -145,7 +134,7 @@ def test_r5_any_other_file_is_one_line(data):
     for words in commands("x.h5"):
         # data=hdf5 names the choice for what looks like an LMDB file
         number = "D103" if data == LIKE_LMDB and words[0] == "train" else "D102"
-        assert is_one_line(paceline(*words), number, 3, "x.h5")
+        assert forked.is_one_line(paceline(*words), number, 3, "x.h5")
 
 
 # ---------------------------------------------------- R4, R9: a store that changes under a training
@@ -172,14 +161,14 @@ def rewritten(path):
 )
 def test_r9_a_store_that_changes_ends_the_training_at_the_next_epoch(path, change):
     digits(path)
-    with Command(*train(path)) as command:
-        wait_for(training, "a step")
+    with forked.Command(*train(path)) as command:
+        forked.wait_for(training, "a step")
         change(path)
         done = command.wait()
     if done.code == -signal.SIGBUS:  # the epoch under way touched a page that is no more: R4
         assert change is truncated
         return
-    assert is_one_line(done, "D101" if change is os.unlink else "D117", 3, path)
+    assert forked.is_one_line(done, "D101" if change is os.unlink else "D117", 3, path)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +181,10 @@ def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, ki
     The training reports the death of a worker process. With threads, the training itself dies.
     """
     digits(path, 1024, WIDE)
-    with Command(
+    with forked.Command(
         *train(path, "batch_size=4", "verify=off", f"workers.kind={kind}", "workers.num=2")
     ) as command:
-        wait_for(training, "a step")
+        forked.wait_for(training, "a step")
         truncated(path)
         done = command.wait()
     if done.code == -signal.SIGBUS:
@@ -215,17 +204,17 @@ def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, ki
 
 def test_r7_a_folder_that_is_no_store_is_named():
     Path("folder").mkdir()
-    assert is_one_line(paceline(*train("folder")), "D103", 3, "folder")
+    assert forked.is_one_line(paceline(*train("folder")), "D103", 3, "folder")
 
 
-@needs_root
+@forked.needs_root
 def test_r7_a_store_without_permission_is_named_as_that():
     path = "x.lmdb"
     digits(path)
     Path(path).chmod(0)
-    done = forked.paceline("inspect", path, before=no_privileges)
+    done = forked.paceline("inspect", path, before=forked.no_privileges)
     assert done.code in (3, 5)
-    assert is_one_line(
+    assert forked.is_one_line(
         done,
         "D101" if done.code == 3 else "R101",
         done.code,
@@ -240,34 +229,34 @@ def test_a_pipe_is_not_opened():
     assert paceline("inspect", "x.h5").code == 3
 
 
-@needs_root
+@forked.needs_root
 def test_r10_a_store_on_a_disk_that_may_only_be_read_is_read():
     path = "x.lmdb"
     Path("disk").mkdir()
     digits(f"disk/{path}")
     for words in (["verify", f"disk/{path}"], train(f"disk/{path}", "epochs=1")):
-        assert forked.paceline(*words, before=lambda: read_only("disk")).code == 0
+        assert forked.paceline(*words, before=lambda: forked.read_only("disk")).code == 0
 
 
-@needs_strace
+@forked.needs_strace
 def test_r10_reading_needs_no_locks():
     path = "x.lmdb"
     digits(path)
     options = ("-e", "trace=flock", "-e", "inject=flock:error=ENOLCK")
-    with traced("verify", path, "workers=0", options=options) as command:
+    with forked.traced("verify", path, "workers=0", options=options) as command:
         assert command.wait().code == 0
     assert "F_SETLK" not in Path("trace.txt").read_text()
 
 
-@needs_strace
+@forked.needs_strace
 def test_r12_a_bad_disk_is_one_line():
     path = "x.h5"
     digits(path)
     calls = ("-P", os.path.abspath(path), "-e", "inject=read,pread64:error=EIO")
-    with traced("inspect", path, options=calls) as command:
+    with forked.traced("inspect", path, options=calls) as command:
         done = command.wait()
     assert done.code == 3, done
-    assert is_one_line(done, done.err[6:10], 3, path)
+    assert forked.is_one_line(done, done.err[6:10], 3, path)
 
 
 # --------------------------------------------------------------------------- R11, R13: few and many
@@ -276,7 +265,7 @@ def test_r12_a_bad_disk_is_one_line():
 def test_r11_a_store_without_records_is_refused():
     path = "x.h5"
     write_store(path, make_records(0))
-    assert is_one_line(paceline(*train(path)), "D109", 3)
+    assert forked.is_one_line(paceline(*train(path)), "D109", 3)
 
 
 def test_r11_a_single_record_trains():
@@ -316,7 +305,7 @@ def test_p24_records_beyond_4_gib_are_read():
         file.attrs["manifest"] = edited_manifest(manifest, num_records=rows)
     assert os.path.getsize("large.h5") > 1 << 32
     assert os.stat("large.h5").st_blocks * 512 < 1 << 30
-    store = HDF5Store("large.h5")
+    store = hdf5_store.HDF5Store("large.h5")
     records = store.read(torch.tensor([rows - 1]))
     assert records["x"][0, :4].tolist() == [1, 2, 3, 0]
     assert store.damaged(torch.tensor([rows - 1]), records) == [rows - 1]
@@ -343,7 +332,7 @@ def test_p24_values_beyond_4_gib_are_read():
         file.write(data)
         file.seek(far * 4096)
         file.write(moved)
-    store = LMDBStore("x.lmdb")
+    store = lmdb_store.LMDBStore("x.lmdb")
     records = store.read(torch.tensor([2, 0]))
     assert np.array_equal(records["x"].numpy(), values[[2, 0]])
     assert store.damaged(torch.tensor([2, 0]), records) == []
@@ -355,7 +344,10 @@ def test_p24_values_beyond_4_gib_are_read():
 
 def test_two_readers_of_one_store_do_not_disturb_each_other():
     path = digits("x.h5")
-    with Command(*train(path, "epochs=1")) as trainer, Command("verify", path) as verifier:
+    with (
+        forked.Command(*train(path, "epochs=1")) as trainer,
+        forked.Command("verify", path) as verifier,
+    ):
         assert (trainer.wait().code, verifier.wait().code) == (0, 0)
     shutil.rmtree("outputs")
 

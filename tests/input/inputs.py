@@ -9,15 +9,14 @@ import numpy as np
 from framework.contracts.records import Chunk, Field, InputTraits, Manifest
 from framework.errors import DataError
 from framework.pack.packing import Packing
-from framework.store.hdf5_store import HDF5Writer
-from framework.store.lmdb_store import LMDBWriter
+from framework.store import hdf5_store, lmdb_store
 
 FIELDS = {
     "image": Field("uint8", (3, 16, 16)),
     "bytes": Field("uint8", (3, None, None), "image"),
     "label": Field("int64", ()),
 }
-FORMATS = {".h5": HDF5Writer, ".lmdb": LMDBWriter}
+FORMATS = {".h5": hdf5_store.HDF5Writer, ".lmdb": lmdb_store.LMDBWriter}
 COUNT = 4000  # items of some 1.2 kB: five jobs
 
 

@@ -8,11 +8,9 @@ import torch
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.store import StoreInput
+from framework.pack import pack_store, verify_store
 from framework.pack.jobs import stamps as item_stamps
-from framework.pack.pack_store import pack
-from framework.pack.verify_store import verify
-from framework.store.hdf5_store import HDF5Writer
-from framework.store.lmdb_store import LMDBWriter
+from framework.store import hdf5_store, lmdb_store
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records
 from tests.contract.cases import IMAGE_FIELDS, encoded_records, jpeg, plain
@@ -22,7 +20,7 @@ from tests.input.inputs import content, packing
 def _write(path, records, fields=FIELDS, classes=("a", "b", "c"), **more):
     """Write a store in our format with the keys k0, k1, ... and return its path."""
     count = len(next(iter(records.values())))
-    writer = (HDF5Writer if path.endswith(".h5") else LMDBWriter)(
+    writer = (hdf5_store.HDF5Writer if path.endswith(".h5") else lmdb_store.LMDBWriter)(
         path, fields=fields, num_records=count
     )
     writer.write(records, [f"k{number}" for number in range(count)])
@@ -278,7 +276,7 @@ def add_half(record):
 def _changed():
     """Return the records of a store with every option, in several jobs."""
     if not Path("base.h5").exists():
-        pack(packing("base.h5"))
+        pack_store.pack(packing("base.h5"))
     rows = [f"k{number},b" for number in range(0, 4000, 9)]
     Path("t.csv").write_text("\n".join(["key,label", *rows]) + "\n")
     return StoreInput("base.h5", "t.csv", "label < 2 and record != 7", add_half)
@@ -287,10 +285,10 @@ def _changed():
 def test_the_number_of_processes_does_not_change_a_byte_of_what_is_selected():
     contents = []
     for num_workers in (0, 2):
-        packed = pack(packing("x.h5", _changed()), num_workers)
+        packed = pack_store.pack(packing("x.h5", _changed()), num_workers)
         contents.append(content("x.h5"))
     assert contents[0] == contents[1]
-    assert verify("x.h5", 0, lambda _: None).findings == []
+    assert verify_store.verify("x.h5", 0, lambda _: None).findings == []
     assert packed.manifest is not None
     kept = [n for n in range(4000) if (n % 9 == 0 or n % 3 < 2) and n != 7]
     labels = [1 if n % 9 == 0 else n % 3 for n in kept]
@@ -309,13 +307,13 @@ def test_finished_jobs_are_kept_only_for_the_same_records_and_values(change):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack(packing("x.h5", _changed()), on_progress=interrupt)
+        pack_store.pack(packing("x.h5", _changed()), on_progress=interrupt)
     source = _changed()
     if change == "table":
         Path("t.csv").write_text("key,label\nk0,c\n")
     elif change == "function":
         source = StoreInput("base.h5", "t.csv", source.select, partial(add_half))
-    packed = pack(packing("x.h5", source))
+    packed = pack_store.pack(packing("x.h5", source))
     assert (packed.resumed > 0) == (change == "none")
-    pack(packing("straight.h5", source))
+    pack_store.pack(packing("straight.h5", source))
     assert content("x.h5") == content("straight.h5")

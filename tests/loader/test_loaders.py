@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from framework.contracts.class_labels import LabelCheck, LabelRange
-from framework.contracts.data import MicroBatch, Source
+from framework.contracts import class_labels, data
 from framework.contracts.loader import LoaderContext
 from framework.errors import DataError
 from framework.loader.plain import PlainLoader
@@ -30,7 +29,7 @@ def wait_until(condition):
         threading.Event().wait(0.001)
 
 
-class Watched(Source):
+class Watched(data.Source):
     """A real source that notes which threads made its batches."""
 
     starts_processes = False
@@ -45,7 +44,7 @@ class Watched(Source):
     def batches(self, epoch, start=0):
         for micro in self.source.batches(epoch, start):
             self.made.append(threading.current_thread().name)
-            yield MicroBatch(*micro)
+            yield data.MicroBatch(*micro)
 
 
 @pytest.fixture
@@ -78,11 +77,11 @@ def test_plain_does_everything_in_the_caller_s_thread_and_has_no_queue():
     ids=["plain", "prefetch", "stream"],
 )
 def test_a_loader_refuses_a_label_of_no_class(make):
-    check = LabelCheck("data.train")
+    check = class_labels.LabelCheck("data.train")
     context = replace(context_of(make_source("hdf5", 10)), labels=check)
     loader = make(context=context)
     assert len(list(loader.epoch(0))) == 3  # nothing is known of the classes
-    check.allowed = LabelRange("label", 1)
+    check.allowed = class_labels.LabelRange("label", 1)
     with pytest.raises(DataError, match="D195"):
         list(loader.epoch(0))
     loader.close()

@@ -1,13 +1,6 @@
 import pytest
 
-from framework.measure.statistics import (
-    LEAST_PAIRS,
-    PAIRED_LEVEL,
-    Pairs,
-    claim,
-    spread_share,
-    take_turns,
-)
+from framework.measure import statistics
 
 SLOW, FAST = [100.0, 101.0, 102.0, 103.0, 104.0], [110.0, 111.0, 112.0, 113.0, 114.0]
 
@@ -17,13 +10,13 @@ SLOW, FAST = [100.0, 101.0, 102.0, 103.0, 104.0], [110.0, 111.0, 112.0, 113.0, 1
     [([5.0], 0.0), ([9.0, 11.0], 0.05), ([1.0, 2.0, 3.0, 4.0, 5.0], 1 / 3), ([7.0] * 8, 0.0)],
 )
 def test_the_spread_is_that_of_the_middle_half(values, share):
-    assert spread_share(values) == pytest.approx(share)
+    assert statistics.spread_share(values) == pytest.approx(share)
 
 
 def quiet_claim(samples, loads=None, places=None):
     """Compare choices that took turns without other programs, unless told otherwise."""
     zeros = [[0.0] * len(each) for each in samples]
-    return claim(samples, loads or zeros, places or zeros)
+    return statistics.claim(samples, loads or zeros, places or zeros)
 
 
 def test_a_choice_that_is_faster_in_every_process_is_the_fastest():
@@ -65,32 +58,32 @@ def test_repeats_that_ran_one_choice_after_the_other_prove_nothing():
     assert quiet_claim([SLOW, FAST], places=[[0.0] * 5, [0.0] * 5]).proved  # times are not known
 
 
-def pairs(*ratios: float) -> Pairs:
-    return Pairs((100.0,) * len(ratios), tuple(100.0 * ratio for ratio in ratios))
+def pairs(*ratios: float) -> statistics.Pairs:
+    return statistics.Pairs((100.0,) * len(ratios), tuple(100.0 * ratio for ratio in ratios))
 
 
 def test_all_of_the_least_number_of_pairs_are_enough_and_one_less_is_not():
-    assert pairs(*[1.1 + number / 100 for number in range(LEAST_PAIRS)]).is_won
-    few = pairs(*[1.1 + number / 100 for number in range(LEAST_PAIRS - 1)])
-    assert few.chance > PAIRED_LEVEL
+    assert pairs(*[1.1 + number / 100 for number in range(statistics.LEAST_PAIRS)]).is_won
+    few = pairs(*[1.1 + number / 100 for number in range(statistics.LEAST_PAIRS - 1)])
+    assert few.chance > statistics.PAIRED_LEVEL
     assert not few.is_won
 
 
 def test_a_gain_too_small_to_matter_is_not_won_however_sure():
     sure = pairs(*[1.02 + number / 1000 for number in range(8)])
-    assert sure.chance <= PAIRED_LEVEL
+    assert sure.chance <= statistics.PAIRED_LEVEL
     assert not sure.is_won
 
 
 def test_the_gain_is_the_median_ratio_and_the_spread_half_the_quartiles_distance():
-    measured = Pairs((100.0, 100.0, 50.0, 100.0), (200.0, 210.0, 100.0, 190.0))
+    measured = statistics.Pairs((100.0, 100.0, 50.0, 100.0), (200.0, 210.0, 100.0, 190.0))
     assert measured.gain == 2.0
     assert measured.spread == pytest.approx(0.05, abs=0.03)
-    assert Pairs((1.0,), (3.0,)).spread == 0.0
+    assert statistics.Pairs((1.0,), (3.0,)).spread == 0.0
 
 
 def test_pairs_begin_with_each_setting_in_turn():
     sides = []
-    measured = take_turns(lambda side: sides.append(side) or 10.0 * (side + 1), 3)
+    measured = statistics.take_turns(lambda side: sides.append(side) or 10.0 * (side + 1), 3)
     assert sides == [0, 1, 1, 0, 0, 1]
-    assert measured == Pairs((10.0,) * 3, (20.0,) * 3)
+    assert measured == statistics.Pairs((10.0,) * 3, (20.0,) * 3)

@@ -6,9 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from framework.measure import usage
-from framework.measure.host import Cgroups, rss_bytes
-from framework.measure.usage import MachineWatch, Usage
+from framework.measure import host, usage
 from tests.forks import forked, other_program
 
 CPU = torch.device("cpu")
@@ -56,7 +54,7 @@ def worker():
 
 def test_the_cores_of_worker_processes_are_distinguished(worker):
     start = time.perf_counter()
-    meter = Usage(CPU)
+    meter = usage.Usage(CPU)
     worker(0.1)
     busy = meter.lap()["workers_cpu_cores"] * (time.perf_counter() - start)
     assert busy >= 0.1
@@ -65,13 +63,13 @@ def test_the_cores_of_worker_processes_are_distinguished(worker):
 
 
 def test_memory_of_the_tree_is_that_of_the_process_and_its_workers(worker):
-    meter = Usage(CPU)
+    meter = usage.Usage(CPU)
     before = meter.lap()
     pid = worker(0.0, 64 * MEGABYTE)
     after = meter.lap()
     assert after["peak_rss_bytes"] >= before["peak_rss_bytes"] > 0
-    assert rss_bytes(pid) >= 64 * MEGABYTE
-    assert after["peak_tree_rss_bytes"] >= rss_bytes(os.getpid()) // 2 + 64 * MEGABYTE
+    assert host.rss_bytes(pid) >= 64 * MEGABYTE
+    assert after["peak_tree_rss_bytes"] >= host.rss_bytes(os.getpid()) // 2 + 64 * MEGABYTE
 
 
 def _spin_once(queue):
@@ -83,7 +81,7 @@ def _spin_once(queue):
 def test_other_programs_are_seen(monkeypatch):
     monkeypatch.setattr(usage, "OTHERS_EVERY_S", 0.3)
     queue = multiprocessing.get_context("fork").SimpleQueue()
-    meter, start = Usage(CPU), time.perf_counter()
+    meter, start = usage.Usage(CPU), time.perf_counter()
     assert "others_cpu_cores" not in meter.lap()
     with other_program(_spin_once, queue):
         taken_s = queue.get()
@@ -100,14 +98,14 @@ def test_what_we_took_is_not_others(monkeypatch, own_s, others):
     times = SimpleNamespace(perf_counter=lambda: next(now), process_time=lambda: next(own))
     monkeypatch.setattr(usage, "time", times)
     monkeypatch.setattr(usage, "cores_cpu_s", lambda: next(busy))
-    meter = Usage(CPU)
+    meter = usage.Usage(CPU)
     figures = [meter.lap().get("others_cpu_cores") for _ in range(3)]
     assert figures == [None, others, others]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 def test_a_gpu_that_cannot_be_asked_is_asked_once_and_left_out():
-    meter = Usage(torch.device("cuda"))
+    meter = usage.Usage(torch.device("cuda"))
     assert all("gpu_busy_share" not in meter.lap() for _ in range(3))
     assert not meter._asks_nvml
 
@@ -117,7 +115,7 @@ def test_a_gpu_that_cannot_be_asked_is_asked_once_and_left_out():
 def test_the_memory_of_tensors_on_the_device_is_counted():
     device = torch.device("cuda")
     held = torch.empty(64 * MEGABYTE, dtype=torch.uint8, device=device)
-    lap = Usage(device).lap()
+    lap = usage.Usage(device).lap()
     assert lap["peak_device_bytes"] >= held.numel()
     assert 0.0 <= lap.get("gpu_busy_share", 0.0) <= 1.0
 
@@ -126,7 +124,7 @@ def test_another_program_is_named_with_its_cores(monkeypatch):
     monkeypatch.setattr(usage, "NUM_PROGRAMS", 1000)
     monkeypatch.setattr(usage, "LEAST_CORES", 0.0)
     with other_program(_spin, 30) as other:
-        watch = MachineWatch()
+        watch = usage.MachineWatch()
         time.sleep(0.5)
         use = watch.lap()
     mine = next(program for program in use.programs if program.pid == other)
@@ -135,7 +133,7 @@ def test_another_program_is_named_with_its_cores(monkeypatch):
 
 
 def test_our_own_work_and_that_of_ended_children_is_ours():
-    watch = MachineWatch()
+    watch = usage.MachineWatch()
     _spin(0.2)
     child = forked(_spin, 0.3)
     child.join()
@@ -149,7 +147,7 @@ def test_the_share_of_throttled_periods_is_that_since_the_last_lap(tmp_path):
     (tmp_path / "cpu.max").write_text("50000 100000")
     stat = tmp_path / "cpu.stat"
     stat.write_text("nr_periods 100\nnr_throttled 10\nthrottled_usec 5\n")
-    watch = MachineWatch(Cgroups(tmp_path, tmp_path / "own"))
+    watch = usage.MachineWatch(host.Cgroups(tmp_path, tmp_path / "own"))
     stat.write_text("nr_periods 110\nnr_throttled 16\nthrottled_usec 9\n")
     assert watch.lap().throttled_share == pytest.approx(0.6)
     assert watch.lap().throttled_share == 0.0
@@ -158,7 +156,7 @@ def test_the_share_of_throttled_periods_is_that_since_the_last_lap(tmp_path):
 def test_waiting_for_memory_is_a_share_of_the_time(tmp_path):
     pressure = tmp_path / "memory"
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\nfull total=5\n")
-    watch = MachineWatch(pressure=pressure)
+    watch = usage.MachineWatch(pressure=pressure)
     time.sleep(0.05)
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=11000\nfull total=5\n")
     use = watch.lap()

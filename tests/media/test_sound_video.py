@@ -13,23 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.contracts.records import Field
-from framework.media.sound_video import (
-    MAGIC,
-    BadFrames,
-    BadSound,
-    BadVideo,
-    FrameFiles,
-    checked_header,
-    frames_of,
-    holds_files,
-    is_sound,
-    joined_files,
-    read_sound,
-    resampled,
-    sound_header,
-    video_format,
-    video_frames,
-)
+from framework.media import sound_video
 
 
 def sound(frames=800, rate=8000, channels=1, kind="WAV", subtype="PCM_16", hertz=100.0):
@@ -49,32 +33,32 @@ every = pytest.mark.parametrize(("kind", "subtype"), KINDS)
 @pytest.mark.parametrize("channels", [1, 2])
 def test_a_window_is_a_part_of_the_whole(kind, subtype, channels):
     data = sound(5000, 8000, channels, kind, subtype)
-    whole = read_sound(data)
-    assert is_sound(data)
-    assert sound_header(data) == (8000, channels, 5000)
+    whole = sound_video.read_sound(data)
+    assert sound_video.is_sound(data)
+    assert sound_video.sound_header(data) == (8000, channels, 5000)
     assert np.array_equal(whole, soundfile.read(io.BytesIO(data), dtype="float32")[0])
-    assert np.array_equal(read_sound(data, 4100, 300), whole[4100:4400])
+    assert np.array_equal(sound_video.read_sound(data, 4100, 300), whole[4100:4400])
 
 
 @every
 def test_another_rate_keeps_the_tone_and_gives_the_same_bytes_each_time(kind, subtype):
     file = sound(8000, 8000, kind=kind, subtype=subtype)
-    data = resampled(file, 16000)
-    assert sound_header(data)[::2] == (16000, 16000)
+    data = sound_video.resampled(file, 16000)
+    assert sound_video.sound_header(data)[::2] == (16000, 16000)
     expected = 0.5 * np.sin(2 * np.pi * 100 * np.arange(16000) / 16000)
-    assert np.abs(read_sound(data) - expected)[200:-200].max() < 1e-3
-    assert resampled(data, 16000) == data
-    assert resampled(file, 16000) == data
+    assert np.abs(sound_video.read_sound(data) - expected)[200:-200].max() < 1e-3
+    assert sound_video.resampled(data, 16000) == data
+    assert sound_video.resampled(file, 16000) == data
 
 
 @every
 def test_a_truncated_file_is_never_a_shorter_sound(kind, subtype):
     data = sound(300, 8000, 1, kind, subtype)
     for size in range(0, len(data) - (len(data) % 2), 3):
-        with pytest.raises(BadSound):
-            checked_header(data[:size])
-        with pytest.raises(BadSound):
-            read_sound(data[:size])
+        with pytest.raises(sound_video.BadSound):
+            sound_video.checked_header(data[:size])
+        with pytest.raises(sound_video.BadSound):
+            sound_video.read_sound(data[:size])
 
 
 @pytest.mark.parametrize(
@@ -90,27 +74,27 @@ def test_a_truncated_file_is_never_a_shorter_sound(kind, subtype):
     ids=["nothing", "start", "no chunk", "text", "many chunks", "another format"],
 )
 def test_bytes_that_are_no_sound_are_refused(data, words):
-    with pytest.raises(BadSound, match=words):
-        sound_header(data)
+    with pytest.raises(sound_video.BadSound, match=words):
+        sound_video.sound_header(data)
 
 
 def test_a_file_that_declares_more_than_memory_holds_is_refused():
     data = bytearray(sound(kind="FLAC"))
     bits = struct.unpack_from(">Q", data, 18)[0] | (1 << 36) - 1  # the number of samples
     struct.pack_into(">Q", data, 18, bits)
-    with pytest.raises(BadSound):
-        read_sound(bytes(data))
+    with pytest.raises(sound_video.BadSound):
+        sound_video.read_sound(bytes(data))
 
 
 def test_damage_behind_a_whole_header_is_found_before_it_is_heard():
     flipped = bytearray(sound(5000, kind="FLAC"))
     flipped[-200] ^= 1
-    assert sound_header(bytes(flipped)).num_frames == 5000
-    with pytest.raises(BadSound):
-        checked_header(bytes(flipped))
+    assert sound_video.sound_header(bytes(flipped)).num_frames == 5000
+    with pytest.raises(sound_video.BadSound):
+        sound_video.checked_header(bytes(flipped))
     not_finite = sound(300, subtype="FLOAT")[:-400] + struct.pack("<f", float("nan")) * 100
-    with pytest.raises(BadSound, match="finite"):
-        checked_header(not_finite)
+    with pytest.raises(sound_video.BadSound, match="finite"):
+        sound_video.checked_header(not_finite)
 
 
 @settings(max_examples=60)
@@ -119,8 +103,8 @@ def test_a_damaged_file_is_read_or_refused(kind, place, value, part):
     data = bytearray(sound(300, 8000, 1, *kind))
     data[place % len(data)] = value
     data = data[: int(len(data) * max(part, 0.2))]
-    with contextlib.suppress(BadSound):  # any other exception fails
-        read_sound(bytes(data), 100, 50)
+    with contextlib.suppress(sound_video.BadSound):  # any other exception fails
+        sound_video.read_sound(bytes(data), 100, 50)
 
 
 STEP = 8  # levels between a frame and the next one
@@ -166,7 +150,7 @@ def numbers_of(frames):
 
 
 def frames(data, rate=None, max_pixels=MOST):
-    return list(video_frames(data, rate, max_pixels))
+    return list(sound_video.video_frames(data, rate, max_pixels))
 
 
 DATA = {(form, codec): video(20, form=form, codec=codec) for form, codec in FORMATS}
@@ -176,7 +160,7 @@ DATA = {(form, codec): video(20, form=form, codec=codec) for form, codec in FORM
 def test_frames_come_in_order_and_at_a_rate_those_that_are_shown_at_each_tick(form, codec):
     data = DATA[form, codec]
     decoded = frames(data)
-    assert video_format(data)
+    assert sound_video.video_format(data)
     assert numbers_of(decoded) == list(range(20))
     assert {(frame.shape, frame.dtype.name) for frame in decoded} == {((32, 48, 3), "uint8")}
     assert numbers_of(frames(data, Fraction(25))) == list(range(20))
@@ -213,10 +197,12 @@ def test_frames_are_turned_upright():
 
 def test_bytes_that_are_no_video_are_refused():
     for data in (b"", b"RIFF", b"a text, not a video", bytes(1000), video()[4:]):
-        assert not video_format(data)
-        with pytest.raises(BadVideo, match="known format"):
+        assert not sound_video.video_format(data)
+        with pytest.raises(sound_video.BadVideo, match="known format"):
             frames(data)
-    assert not video_format(b"\0\0\0\x1cftypavif" + bytes(100))  # an image in the same container
+    assert not sound_video.video_format(
+        b"\0\0\0\x1cftypavif" + bytes(100)
+    )  # an image in the same container
 
 
 def _with_index_first(data):
@@ -244,12 +230,14 @@ def test_a_truncated_file_is_refused(data):
         assert data.index(b"moov") < data.index(b"mdat")
         assert len(frames(data)) == 30
     for share in (0.01, 0.3, 0.6, 0.8):
-        with pytest.raises(BadVideo):
+        with pytest.raises(sound_video.BadVideo):
             frames(data[: int(share * len(data))])
 
 
 def test_large_frames_are_refused_before_they_are_decoded():
-    with pytest.raises(BadVideo, match=r"32 x 48 pixels are more than 100, which pack\.max_pixels"):
+    with pytest.raises(
+        sound_video.BadVideo, match=r"32 x 48 pixels are more than 100, which pack\.max_pixels"
+    ):
         frames(video(), max_pixels=100)
 
 
@@ -259,7 +247,7 @@ def test_a_large_size_that_a_frame_declares_takes_no_memory(side):
     at = data.index(b"\xff\xc0") + 5  # height and width of the first JPEG
     hostile = data[:at] + struct.pack(">HH", side, side) + data[at + 4 :]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(BadVideo):
+    with pytest.raises(sound_video.BadVideo):
         frames(hostile)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # KiB
 
@@ -268,7 +256,7 @@ def test_another_size_within_a_file_is_refused():
     first, second = (
         video(5, size, form="mpeg", codec="mpeg1video") for size in ((32, 48), (48, 32))
     )
-    with pytest.raises(BadVideo, match="a frame is 48 x 32, those before it 32 x 48"):
+    with pytest.raises(sound_video.BadVideo, match="a frame is 48 x 32, those before it 32 x 48"):
         frames(first + second)
 
 
@@ -276,7 +264,7 @@ def test_a_gap_in_time_does_not_make_frames_without_end(monkeypatch):
     monkeypatch.setattr("framework.media.sound_video.MOST_FRAMES", 1000)
     data = video(3, form="matroska", times=[0, 1, 10_000_000])
     assert len(frames(data)) == 3
-    with pytest.raises(BadVideo, match="more than 1,000 frames"):
+    with pytest.raises(sound_video.BadVideo, match="more than 1,000 frames"):
         frames(data, Fraction(25))
 
 
@@ -290,7 +278,7 @@ def test_a_damaged_file_gives_frames_or_an_error(kind, flips):
         data[int(place * (len(data) - 1))] ^= 1 << bit
     try:
         decoded = frames(bytes(data))
-    except BadVideo:
+    except sound_video.BadVideo:
         return
     assert len({frame.shape for frame in decoded}) == 1
 
@@ -300,9 +288,9 @@ RAW = Field("uint8", (None, 2, 4, 3), "frames")
 
 
 def test_files_are_read_as_they_were_joined_without_copies():
-    data = bytearray(joined_files(FILES))
-    read = FrameFiles(data)
-    assert holds_files(bytes(data))
+    data = bytearray(sound_video.joined_files(FILES))
+    read = sound_video.FrameFiles(data)
+    assert sound_video.holds_files(bytes(data))
     assert [bytes(file) for file in read] == FILES
     assert (len(read), bytes(read[2])) == (3, b"the third")
     with pytest.raises(IndexError):
@@ -312,21 +300,23 @@ def test_files_are_read_as_they_were_joined_without_copies():
 
 
 def test_a_truncated_value_and_a_hostile_index_are_refused():
-    data = joined_files(FILES)
+    data = sound_video.joined_files(FILES)
     indices = [24, 2**64 - 1], [2**63, 5], [16], [24, 20], [24, 23], [25, 40, 41], []
-    hostile = [MAGIC + np.array(index, np.uint64).tobytes() for index in indices]
+    hostile = [sound_video.MAGIC + np.array(index, np.uint64).tobytes() for index in indices]
     for value in (*(data[:stop] for stop in range(len(data))), *hostile):
-        with pytest.raises(BadFrames):
-            FrameFiles(value)
+        with pytest.raises(sound_video.BadFrames):
+            sound_video.FrameFiles(value)
 
 
 def test_raw_frames_are_a_view_and_the_field_tells_the_form_of_frames():
     pixels = np.arange(48, dtype=np.uint8).reshape(2, 2, 4, 3)
-    assert np.array_equal(frames_of(pixels.tobytes(), RAW), pixels)
+    assert np.array_equal(sound_video.frames_of(pixels.tobytes(), RAW), pixels)
     for size in (0, 1, 47):
-        with pytest.raises(BadFrames, match=f"{size} bytes"):
-            frames_of(bytes(size), RAW)
+        with pytest.raises(sound_video.BadFrames, match=f"{size} bytes"):
+            sound_video.frames_of(bytes(size), RAW)
     field = Field("uint8", (None, None, None, 3), "frames")
-    assert isinstance(frames_of(joined_files(FILES), field), FrameFiles)
+    assert isinstance(
+        sound_video.frames_of(sound_video.joined_files(FILES), field), sound_video.FrameFiles
+    )
     assert (field.kind, field.frame) == ("video", Field("uint8", (3, None, None), "image"))
     assert RAW.frame == Field("uint8", (2, 4, 3))

@@ -6,11 +6,10 @@ from sklearn.metrics import f1_score
 from torch import nn
 
 from framework.errors import ConfigError
+from framework.objective import multilabel, own_loss
 from framework.objective.classify import Classify, mean_logits
 from framework.objective.distill import Distill
 from framework.objective.focal import Focal
-from framework.objective.multilabel import Multilabel
-from framework.objective.own_loss import OwnLoss
 from framework.train.metrics import PassPlace, PassResults
 
 RANDOM = torch.Generator().manual_seed(0)
@@ -49,7 +48,7 @@ def test_the_type_and_the_last_axis_of_labels_change_no_loss(dtype):
     for make in (
         lambda: Classify("image", "label", 0.1, class_weights=weighed),
         lambda: Focal("image", "label", 2.0, weighed),
-        lambda: OwnLoss("image", "label", losses, predicts="classes"),
+        lambda: own_loss.OwnLoss("image", "label", losses, predicts="classes"),
     ):
         objective = make()
         outcome = objective(MODEL.eval(), {**BATCH, "label": label})
@@ -122,7 +121,7 @@ def test_predictions_are_probabilities_and_classes_in_evaluation_only():
     [
         lambda weights: Classify("image", "label", 0.0, class_weights=weights),
         lambda weights: Focal("image", "label", 2.0, weights),
-        lambda weights: Multilabel("image", "labels", weights),
+        lambda weights: multilabel.Multilabel("image", "labels", weights),
     ],
     ids=["classify", "focal", "multilabel"],
 )
@@ -260,7 +259,7 @@ SEVERAL = {
 
 def means(batch=SEVERAL, cuts=(9,)):
     """Return the loss and the metrics over batches that are cut to the sizes ``cuts``."""
-    objective = Multilabel("image", "labels")
+    objective = multilabel.Multilabel("image", "labels")
     pass_results = PassResults(objective)
     for part in zip(*(values.split(list(cuts)) for values in batch.values()), strict=True):
         result = objective(MODEL, dict(zip(batch, part, strict=True)))
@@ -289,7 +288,7 @@ def test_records_without_a_label_have_no_f1():
 
 def test_a_label_may_weigh_more():
     losses = [
-        Multilabel("image", "labels", weights)(MODEL, SEVERAL).loss
+        multilabel.Multilabel("image", "labels", weights)(MODEL, SEVERAL).loss
         for weights in (None, [1, 1, 1, 1], [3, 1, 1, 1])
     ]
     assert losses[0] == losses[1] < losses[2]

@@ -7,16 +7,12 @@ import pytest
 
 from framework.contracts.records import Chunk
 from framework.errors import DataError
-from framework.input.folder import FolderInput
-from framework.input.function import FunctionInput
+from framework.input import folder, function, pairs
 from framework.input.list import ListInput
-from framework.input.pairs import PairsInput
-from framework.pack import jobs
+from framework.pack import jobs, marked
 from framework.pack.jobs import PackWork, do_job, make_plan, stamps
-from framework.pack.marked import MarkedInput
 from framework.pack.packing import Journal
-from framework.store.file_store import digest
-from framework.store.hdf5_store import HDF5Store
+from framework.store import file_store, hdf5_store
 from tests.contract.cases import jpeg
 from tests.input.inputs import Input, packing
 
@@ -40,7 +36,7 @@ def test_the_files_of_the_next_block_are_read_ahead_while_files_are_cold(is_cold
     asked = []
     monkeypatch.setattr(jobs, "ask_item_files", lambda _, items: asked.append(items))
     monkeypatch.setattr(jobs.DiskReads, "were_made", lambda *_: is_cold)
-    work = make_work(FolderInput("photos", None, None))
+    work = make_work(folder.FolderInput("photos", None, None))
     done(work._replace(plan=replace(work.plan, items_per_job=30, items_per_block=8)))
     blocks = [range(16), range(16, 24), range(24, 30)]
     assert asked == (blocks if is_cold else [])
@@ -51,8 +47,8 @@ def test_a_job_gives_a_file_that_is_noted_when_it_is_there():
     result, row = done(work)
     assert result.num_records == 100
     assert result.size_bytes == os.path.getsize("x.h5.parts/files/000000.h5")
-    assert result.digest == HDF5Store("x.h5.parts/files/000000.h5").manifest.digest
-    assert result.digest == digest(work.journal.crcs(0))
+    assert result.digest == hdf5_store.HDF5Store("x.h5.parts/files/000000.h5").manifest.digest
+    assert result.digest == file_store.digest(work.journal.crcs(0))
     assert result.first_key is None
     assert result.class_counts == [34, 33, 33]
     assert work.journal.done(0) == result
@@ -130,7 +126,7 @@ def make_list():
 
 
 def make_pairs():
-    return PairsInput({"blurry": "a", "sharp": "b"}, "fail")
+    return pairs.PairsInput({"blurry": "a", "sharp": "b"}, "fail")
 
 
 FILE_INPUTS = [
@@ -138,9 +134,9 @@ FILE_INPUTS = [
     (make_list, "list.csv", [0, 1]),
     (make_pairs, "a/1.jpg", [1]),
     (make_pairs, "b/1.jpg", [1]),
-    (lambda: FolderInput(".", None, None), "a/1.jpg", [1]),
-    (lambda: FunctionInput("f", lambda path: {"x": 0}, "a", None, None), "a/1.jpg", [1]),
-    (lambda: MarkedInput(make_pairs(), None, None), "b/1.jpg", [1]),
+    (lambda: folder.FolderInput(".", None, None), "a/1.jpg", [1]),
+    (lambda: function.FunctionInput("f", lambda path: {"x": 0}, "a", None, None), "a/1.jpg", [1]),
+    (lambda: marked.MarkedInput(make_pairs(), None, None), "b/1.jpg", [1]),
 ]
 
 

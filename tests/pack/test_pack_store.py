@@ -24,16 +24,13 @@ from framework.errors import ConfigError, DataError, ResourceError
 from framework.input.arrays import ArraysInput
 from framework.input.dataset import DatasetInput
 from framework.input.function import FunctionInput
-from framework.pack import jobs, pack_store
+from framework.pack import jobs, marked, pack_store, verify_store
 from framework.pack import packing as journal
-from framework.pack.marked import MarkedInput
 from framework.pack.pack_store import list_bad, pack
 from framework.pack.packing import BadItem
-from framework.pack.verify_store import verify
 from framework.store.open_store import open_store
 from framework.system import durable
-from tests.conftest import make_records, write_store
-from tests.forks import forked
+from tests import conftest, forks
 from tests.input.inputs import COUNT, Input, content, packing
 
 PATHS = ("x.h5", "x.lmdb")
@@ -61,7 +58,7 @@ def stored(path, field):
 
 def in_child(action, *arguments):
     """Call ``action`` in a forked process and return its exit code."""
-    child = forked(action, *arguments)
+    child = forks.forked(action, *arguments)
     child.join()
     return child.exitcode
 
@@ -102,9 +99,9 @@ def test_classes_need_a_number_per_record(label, words):
 
 @pytest.mark.parametrize(("kind", "shape"), [("ragged", (0,)), ("points", (0, 2))])
 def test_rows_without_values_are_refused_before_a_store_is_replaced(kind, shape):
-    write_store("x.h5", make_records(3))
+    conftest.write_store("x.h5", conftest.make_records(3))
     items = [{"x": np.zeros((count, *shape))} for count in (1, 2)]
-    source = MarkedInput(DatasetInput(items, None, None), None, None, kinds={"x": kind})
+    source = marked.MarkedInput(DatasetInput(items, None, None), None, None, kinds={"x": kind})
     with pytest.raises(DataError, match=r"D167.*dataset list: x: .*holds no value"):
         pack(packing(source=source))
     assert len(labels("x.h5")[0]) == 3
@@ -185,7 +182,7 @@ def test_an_item_that_has_changed_since_is_read_again():
 
 def start_packing(path="x.h5", one_file=True):
     """Start to pack by two workers in a forked process, and return that process."""
-    return forked(lambda: pack(packing(path, one_file=one_file), 2))
+    return forks.forked(lambda: pack(packing(path, one_file=one_file), 2))
 
 
 def wait_for(path, count=1):
@@ -213,7 +210,7 @@ def test_a_packer_killed_with_its_workers_at_work_leaves_what_the_same_call_goes
 
 @pytest.mark.parametrize(("path", "num_workers"), [("x.h5", 2), ("x.lmdb", 0)])
 def test_a_bad_item_is_named_and_leaves_the_old_store(path, num_workers):
-    write_store(path, make_records(3))
+    conftest.write_store(path, conftest.make_records(3))
     with pytest.raises(DataError, match=r"D106.*item 700"):
         pack(packing(path, Input(bad=[700])), num_workers)
     assert len(labels(path)[0]) == 3
@@ -278,7 +275,7 @@ def pack_on_a_small_disk(path, size_bytes, queue):
     ("path", "size_bytes"), [("x.h5", 0), ("x.lmdb", 300_000), ("x.h5", 2_000_000)]
 )
 def test_a_full_disk_leaves_the_old_store_and_finished_jobs(path, size_bytes):
-    write_store(path, make_records(3))
+    conftest.write_store(path, conftest.make_records(3))
     queue = multiprocessing.get_context("fork").SimpleQueue()
     assert in_child(pack_on_a_small_disk, path, size_bytes, queue) == 0
     is_resource, words = queue.get()
@@ -307,7 +304,7 @@ def test_an_interrupt_leaves_the_old_store_and_finished_jobs():
         if now.items > COUNT / 2:
             raise KeyboardInterrupt
 
-    write_store("x.h5", make_records(3))
+    conftest.write_store("x.h5", conftest.make_records(3))
     with pytest.raises(KeyboardInterrupt):
         pack(packing(), 2, interrupt)
     assert len(labels("x.h5")[0]) == 3
@@ -399,7 +396,7 @@ def test_arrays_packed_as_vectors_are_those_packed_one_by_one(
         assert torch.equal(records[name], values)
     assert new.damaged(every, records) == []
     assert all(new.key(index) == old.key(index) for index in range(0, 10_000, 97))
-    assert verify(path, 0, lambda _: None).findings == []
+    assert verify_store.verify(path, 0, lambda _: None).findings == []
 
 
 def test_bad_items_are_listed_in_order_whatever_their_names():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Chunk, Field
 from framework.errors import ConfigError, DataError
-from framework.pack import jobs
+from framework.pack import jobs, verify_store
 from framework.pack.pack_store import pack
 from framework.pack.packing import (
     STRATIFIED,
@@ -27,10 +27,8 @@ from framework.pack.packing import (
     by_hash,
     hashed,
 )
-from framework.pack.verify_store import verify
 from framework.store.open_store import open_store
-from tests.conftest import make_records, write_store
-from tests.forks import forked
+from tests import conftest, forks
 from tests.input.inputs import COUNT, Input, packing
 
 CRCS = np.array([10, 1 << 31], np.uint32)  # one is a new line
@@ -252,7 +250,7 @@ def test_a_split_has_the_manifest_of_its_own_records():
             )
             words = f"{name} of {{train: 0.7, val: 0.2, test: 0.1}} by stratified"
             assert manifest.options["split"] == words
-        assert verify(f"x-{name}.h5", 0, print).findings == []
+        assert verify_store.verify(f"x-{name}.h5", 0, print).findings == []
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -286,10 +284,10 @@ def killed(path, module, name, number):
 
 def test_old_stores_stay_until_all_new_ones_are_complete():
     for path in split().paths.values():
-        write_store(path, make_records(3))
+        conftest.write_store(path, conftest.make_records(3))
     before = content("x.h5")
     # The keys of five jobs are asked for to divide them, and then for each of three splits.
-    child = forked(killed, "x.h5", jobs, "keys_of", 5 + 11)
+    child = forks.forked(killed, "x.h5", jobs, "keys_of", 5 + 11)
     child.join()
     assert child.exitcode == -signal.SIGKILL
     assert content("x.h5") == before

@@ -13,21 +13,19 @@ from framework.errors import ConfigError, DataError
 from framework.input.function import FunctionInput
 from framework.input.store import StoreInput
 from framework.input.video import VideoInput
+from framework.media import header, sound_video
 from framework.media.decode import decode, decode_deep, encode_png
-from framework.media.header import read_header
-from framework.media.sound_video import frames_of
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
 from framework.pack.preparation import Preparation
-from framework.store.folder_store import FolderWriter
+from framework.store import folder_store, lmdb_store
 from framework.store.hdf5_store import HDF5Writer
-from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels
 from tests.media.test_golden_pixels import ACCEPTED, DEEP, saved
 from tests.media.test_sound_video import numbers_of, video
 
-WRITERS = {"x.h5": HDF5Writer, "y.h5": HDF5Writer, "x.lmdb": LMDBWriter}
+WRITERS = {"x.h5": HDF5Writer, "y.h5": HDF5Writer, "x.lmdb": lmdb_store.LMDBWriter}
 COUNTS = (5, 12, 8)
 
 
@@ -99,7 +97,7 @@ def test_png_keeps_the_pixels_and_jpeg_nearly():
         fields, chunk = prepared(Items(files), encode=encode)
         assert fields == IMAGE_FIELDS
         for old, new in zip(files, chunk.records["image"], strict=True):
-            assert read_header(new).format == encode
+            assert header.read_header(new).format == encode
             assert np.abs(decode(new, 3).astype(int) - decode(old, 3)).mean() <= most
 
 
@@ -117,7 +115,7 @@ def test_images_get_the_size_that_was_asked_for(options, size):
     for encode in ("png", "raw"):
         fields, chunk = prepared(Items([jpeg(0, 300, 200)]), encode=encode, **options)
         result = chunk.records["image"][0]
-        assert (result.shape[1:] if encode == "raw" else read_header(result).size) == size
+        assert (result.shape[1:] if encode == "raw" else header.read_header(result).size) == size
         assert fields["image"].shape == ((3, *size) if encode == "raw" else (3, None, None))
 
 
@@ -146,7 +144,7 @@ def test_color_is_that_of_the_first_image_unless_it_is_given():
             fields, chunk = prepared(Items(files), encode=encode, color=color)
             assert fields["image"].shape[0] == channels
             if encode in ("jpeg", "png"):
-                assert [read_header(data).colors for data in chunk.records["image"]] == [
+                assert [header.read_header(data).colors for data in chunk.records["image"]] == [
                     channels
                 ] * 2
     gray = {**IMAGE_FIELDS, "image": Field("uint8", (1, None, None), "image")}
@@ -260,7 +258,7 @@ def packed(path="x.h5", source=None, num_workers=0, on_error="fail", **options):
 def pixels_of(store, index=0):
     """Return the frames of a record, decoded."""
     field = store.manifest.fields["video"]
-    frames = frames_of(store.read(torch.tensor([index]))["video"][0], field)
+    frames = sound_video.frames_of(store.read(torch.tensor([index]))["video"][0], field)
     if isinstance(frames, np.ndarray):
         return list(frames)
     return [decode(frame, field.shape[3]) for frame in frames]
@@ -324,4 +322,4 @@ def test_options_that_videos_do_not_have_are_refused():
     with pytest.raises(ConfigError, match=r"C140.: pack\.frame_rate = 0"):
         packed(frame_rate=0)
     with pytest.raises(DataError, match="D114"):
-        FolderWriter("out", fields=folder().manifest.fields, num_records=1)
+        folder_store.FolderWriter("out", fields=folder().manifest.fields, num_records=1)

@@ -22,11 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from framework.contracts.data import MicroBatch
 from framework.contracts.training import Outcome, Watcher
 from framework.errors import ConfigError
-from framework.objective.classify import Classify
-from framework.objective.segment import confusion_of
+from framework.objective import classify, segment
+from framework.parallel import fsdp, start_ranks
 from framework.parallel.ddp import DistributedParallel, warm_up_ddp
-from framework.parallel.fsdp import ShardedParallel
-from framework.parallel.start_ranks import share_text
 from framework.parallel.virtual import VirtualParallel
 from framework.precision.fp32 import FP32
 from framework.system.stopping import die_with_parent, leave, set_all
@@ -71,7 +69,7 @@ def gradients_by_name(module):
 
 def talk(_):
     """Share a text and a flag that is set once, and return what this rank sees."""
-    text = share_text(json.dumps({"seed": 7}) if RANK == 0 else None)
+    text = start_ranks.share_text(json.dumps({"seed": 7}) if RANK == 0 else None)
     ranks = parallel()
     once = [ranks.agree(RANK == 0 and call == 3)[0] for call in range(40)]
     ranks.close()
@@ -336,7 +334,7 @@ def sharded(_):
     The facts also say how much of the model this rank keeps, and whether a state that was gathered,
     sharded and gathered again is the same.
     """
-    ranks = ShardedParallel(2, False, timeout_s=60.0, unit_parameters=100, device=CPU)
+    ranks = fsdp.ShardedParallel(2, False, timeout_s=60.0, unit_parameters=100, device=CPU)
     torch.manual_seed(0)
     expected = flat(Blocks().parameters())
     torch.manual_seed(RANK)
@@ -571,8 +569,8 @@ def metrics_of_ranks(ranks):
 
 def with_confusion(model, batch):
     """Classify, with a confusion matrix of its own."""
-    outcome = Classify("x", "y", 0.0)(model, batch)
-    outcome.sums["own"] = confusion_of(batch["x"].argmax(1), batch["y"], 3)
+    outcome = classify.Classify("x", "y", 0.0)(model, batch)
+    outcome.sums["own"] = segment.confusion_of(batch["x"].argmax(1), batch["y"], 3)
     return outcome
 
 
@@ -658,12 +656,12 @@ def counted(_):
     options = {"timeout_s": 60.0, "device": CPU}
     kinds = {
         "ddp": parallel,
-        "fsdp": partial(ShardedParallel, 2, False, unit_parameters=100, **options),
+        "fsdp": partial(fsdp.ShardedParallel, 2, False, unit_parameters=100, **options),
         "virtual": partial(VirtualParallel, 2, virtual_ranks=4, num_threads=1, **options),
     }
     return {
         **{name: trained_on_what_counts(make()) for name, make in kinds.items()},
-        "uneven": trained_on_uneven_batches(Classify("x", "y", 0.0), half_labelled()),
+        "uneven": trained_on_uneven_batches(classify.Classify("x", "y", 0.0), half_labelled()),
         "no count": trained_on_uneven_batches(every_record, make_data(24)),
     }
 

@@ -14,10 +14,8 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 
 from framework.contracts.span import EXCHANGE, OWN
 from framework.errors import ConfigError
-from framework.parallel import start_ranks
-from framework.parallel.fsdp import inside
+from framework.parallel import fsdp, hang, start_ranks
 from framework.parallel.group import HostSyncBatchNorm, RankGroup, synchronized
-from framework.parallel.hang import Exchange
 from tests.fakes import CPU
 from tests.parallel.launching import ROOT, launched, of_two_ranks
 from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net
@@ -54,10 +52,10 @@ def test_gathering_and_reducing_are_marked_and_do_what_they_did(alone):
     alone.time_exchanges(marks.append)
     world, own = torch.distributed.group.WORLD, torch.arange(4.0)
     gathered, reduced = torch.zeros(4), torch.zeros(4)
-    inside(alone.exchange, collectives.DefaultAllGather)(gathered, own, group=world)
+    fsdp.inside(alone.exchange, collectives.DefaultAllGather)(gathered, own, group=world)
     assert marks == [OWN, EXCHANGE]
     operation = torch.distributed.ReduceOp.SUM
-    reduce = inside(alone.exchange, collectives.DefaultReduceScatter)
+    reduce = fsdp.inside(alone.exchange, collectives.DefaultReduceScatter)
     reduce(output_tensor=reduced, input_tensor=own, group=world, op=operation)
     assert marks == [OWN, EXCHANGE] * 2
     assert gathered.tolist() == reduced.tolist() == own.tolist()
@@ -164,6 +162,6 @@ def test_a_model_in_double_precision_keeps_it(ranks, first):
 def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():
     inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     net = nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3))
-    net = synchronized(net, CPU, Exchange())
+    net = synchronized(net, CPU, hang.Exchange())
     kinds = [type(module) for module in (*inner, net[1], net[2])]
     assert kinds == [nn.Linear, HostSyncBatchNorm, HostSyncBatchNorm, nn.GroupNorm]

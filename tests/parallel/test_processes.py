@@ -1,13 +1,7 @@
 import pytest
 
 from framework.errors import ConfigError
-from framework.parallel.processes import (
-    check_virtual_ranks,
-    first_host,
-    local_tasks,
-    rank_environment,
-    under_launcher,
-)
+from framework.parallel import processes
 
 STEP = {
     "SLURM_JOB_ID": "1234",
@@ -22,7 +16,7 @@ STEP = {
 
 
 def test_a_task_of_srun_is_a_rank():
-    assert rank_environment(STEP) == {
+    assert processes.rank_environment(STEP) == {
         "RANK": "3",
         "WORLD_SIZE": "5",
         "LOCAL_RANK": "1",
@@ -42,7 +36,7 @@ def test_a_task_of_srun_is_a_rank():
     ],
 )
 def test_nothing_else_is(environment):
-    assert rank_environment(environment) == {}
+    assert processes.rank_environment(environment) == {}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +51,7 @@ def test_nothing_else_is(environment):
     ],
 )
 def test_the_first_host_of_a_list(nodes, first):
-    assert first_host(nodes) == first
+    assert processes.first_host(nodes) == first
 
 
 @pytest.mark.parametrize(
@@ -65,31 +59,31 @@ def test_the_first_host_of_a_list(nodes, first):
     [("4", 0, "4"), ("2(x3),1", 2, "2"), ("2(x3),1", 3, "1"), ("1,3,2(x2)", 1, "3")],
 )
 def test_tasks_of_a_node(tasks, node, count):
-    assert local_tasks(tasks, node) == count
+    assert processes.local_tasks(tasks, node) == count
 
 
 @pytest.mark.parametrize("job", [0, 1, 65_535, 199_999])
 def test_the_port_is_one_that_anybody_may_use(job):
-    port = int(rank_environment({**STEP, "SLURM_JOB_ID": str(job)})["MASTER_PORT"])
+    port = int(processes.rank_environment({**STEP, "SLURM_JOB_ID": str(job)})["MASTER_PORT"])
     assert 1024 < port < 1 << 16
 
 
 def test_the_environment_says_whether_a_launcher_is_there(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert not under_launcher()
+    assert not processes.under_launcher()
     monkeypatch.setenv("RANK", "3")
-    assert not under_launcher()
+    assert not processes.under_launcher()
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert under_launcher()
+    assert processes.under_launcher()
 
 
 @pytest.mark.parametrize(("virtual_ranks", "num_processes"), [(1, 1), (4, 2), (6, 3), (12, 3)])
 def test_processes_that_add_up_in_the_same_order_pass(virtual_ranks, num_processes):
-    check_virtual_ranks(virtual_ranks, num_processes)
+    processes.check_virtual_ranks(virtual_ranks, num_processes)
 
 
 @pytest.mark.parametrize(("virtual_ranks", "num_processes"), [(4, 3), (4, 8), (6, 2)])
 def test_other_numbers_of_processes_are_refused(virtual_ranks, num_processes):
     with pytest.raises(ConfigError, match=f"cannot be dealt out to {num_processes} processes"):
-        check_virtual_ranks(virtual_ranks, num_processes)
+        processes.check_virtual_ranks(virtual_ranks, num_processes)

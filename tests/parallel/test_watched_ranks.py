@@ -7,8 +7,7 @@ pytest.importorskip("torchmetrics")
 
 from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
 
-from tests.parallel.launching import launched, of_two_ranks
-from tests.parallel.rank_program import logits_and_classes
+from tests.parallel import launching, rank_program
 
 COUNTS = [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3))]
 
@@ -16,12 +15,12 @@ COUNTS = [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3))]
 @pytest.fixture(scope="module", params=COUNTS)
 def ranks(request, tmp_path_factory):
     if request.param == 2:
-        return of_two_ranks("watch", tmp_path_factory)
-    return launched("watch", tmp_path_factory.mktemp("ranks"), request.param)
+        return launching.of_two_ranks("watch", tmp_path_factory)
+    return launching.launched("watch", tmp_path_factory.mktemp("ranks"), request.param)
 
 
 def test_metrics_are_those_of_scikit_learn_on_every_rank(ranks):
-    data = logits_and_classes()
+    data = rank_program.logits_and_classes()
     target, guess = data["y"], data["x"].argmax(1)
     confusion = confusion_matrix(target, guess).tolist()
     for metrics in (facts["metrics"] for facts in ranks):

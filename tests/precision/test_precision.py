@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from framework.errors import ConfigError
-from framework.precision.amp import AMP
-from framework.precision.fp32 import FP32
+from framework.precision import amp, fp32
 from framework.train.step import clip
 
 CPU = torch.device("cpu")
@@ -31,7 +30,7 @@ def switches():
 @pytest.mark.usefixtures("switches")
 @pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])
 def test_tf32_is_torch_s_own_switch_of_products_and_convolutions(tf32, precision):
-    FP32(tf32, device=CPU)
+    fp32.FP32(tf32, device=CPU)
     assert torch.get_float32_matmul_precision() == precision
     assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == tf32
 
@@ -40,9 +39,9 @@ def test_tf32_is_torch_s_own_switch_of_products_and_convolutions(tf32, precision
 @pytest.mark.parametrize(
     ("make", "dtype", "scale"),
     [
-        pytest.param(lambda: FP32(tf32=False, device=CPU), torch.float32, 1.0, id="fp32"),
-        pytest.param(lambda: AMP("bf16", device=CPU), torch.bfloat16, 1.0, id="bf16"),
-        pytest.param(lambda: AMP("fp16", device=CPU), torch.float16, 2.0**16, id="fp16"),
+        pytest.param(lambda: fp32.FP32(tf32=False, device=CPU), torch.float32, 1.0, id="fp32"),
+        pytest.param(lambda: amp.AMP("bf16", device=CPU), torch.bfloat16, 1.0, id="bf16"),
+        pytest.param(lambda: amp.AMP("fp16", device=CPU), torch.float16, 2.0**16, id="fp16"),
     ],
 )
 def test_products_have_the_type_of_the_precision_and_losses_its_scale(make, dtype, scale):
@@ -67,7 +66,7 @@ OPTIMIZERS = {
 def test_an_overflow_in_one_of_several_passes_skips_the_step_and_the_next_one_steps(
     make, clip_norm
 ):
-    weight, precision = nn.Parameter(torch.ones(2)), AMP("fp16", device=CPU)
+    weight, precision = nn.Parameter(torch.ones(2)), amp.AMP("fp16", device=CPU)
     optimizer = make([weight])
     for factor in (1.0, 1e38, 1.0):
         precision.backward((weight * factor).sum())
@@ -82,11 +81,11 @@ def test_an_overflow_in_one_of_several_passes_skips_the_step_and_the_next_one_st
 
 @pytest.mark.usefixtures("switches")
 def test_a_precision_without_a_scale_and_one_with_it_continue_each_other():
-    unscaled = FP32(tf32=False, device=CPU), AMP("bf16", device=CPU)
+    unscaled = fp32.FP32(tf32=False, device=CPU), amp.AMP("bf16", device=CPU)
     for before in unscaled:
-        after = AMP("fp16", device=CPU)
+        after = amp.AMP("fp16", device=CPU)
         after.load_state_dict(before.state_dict())
-        assert after.state_dict() == AMP("fp16", device=CPU).state_dict()
+        assert after.state_dict() == amp.AMP("fp16", device=CPU).state_dict()
         before.load_state_dict(after.state_dict())
         assert before.state_dict() == {}
 
@@ -94,7 +93,7 @@ def test_a_precision_without_a_scale_and_one_with_it_continue_each_other():
 def test_an_unknown_type_is_refused():
     what = r"^error\[C110\]: precision.dtype = fp8: not a 16-bit type; choose bf16 or fp16$"
     with pytest.raises(ConfigError, match=what):
-        AMP("fp8", device=CPU)
+        amp.AMP("fp8", device=CPU)
 
 
 @given(

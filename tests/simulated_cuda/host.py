@@ -20,17 +20,13 @@ from torch import Tensor
 from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch
 from framework.contracts.loader import LoaderContext
-from framework.data.dali import dali_source
-from framework.data.hdf5 import hdf5_source
-from framework.loader.plain import PlainLoader
-from framework.loader.prefetch import PrefetchLoader
-from framework.loader.stream import StreamLoader
+from framework.data import dali, hdf5
+from framework.loader import plain, prefetch, stream
 from framework.measure.clock import NoClock
 from framework.train import cuda_graph
 from tests.conftest import make_context
+from tests.simulated_cuda import tensors, training
 from tests.simulated_cuda.device import Device
-from tests.simulated_cuda.tensors import CUDA
-from tests.simulated_cuda.training import train
 
 BATCH_SIZE = 4
 CPU = torch.device("cpu")
@@ -95,7 +91,7 @@ class FakePipeline:
     def __init__(self, make_inputs: Callable[[], tuple[Any, ...]], largest: int) -> None:
         self._make_inputs = make_inputs
         self._largest = largest
-        self._stream = torch.cuda.Stream(CUDA)
+        self._stream = torch.cuda.Stream(tensors.CUDA)
         self._memory: list[Tensor] = []
 
     def run(self) -> list[Any]:
@@ -104,7 +100,7 @@ class FakePipeline:
             if not self._memory:
                 shapes = [(self._largest, *values.shape[1:]) for values in inputs]
                 self._memory = [
-                    torch.empty(shape, dtype=values.dtype, device=CUDA)
+                    torch.empty(shape, dtype=values.dtype, device=tensors.CUDA)
                     for shape, values in zip(shapes, inputs, strict=True)
                 ]
             outputs = [
@@ -123,19 +119,19 @@ def make_loader(kind: str, path: str, stage: str = "none") -> Any:
 
     ``stage`` is that of data=hdf5, or ``dali``.
     """
-    context = make_context(batch_size=BATCH_SIZE, device=CUDA)
+    context = make_context(batch_size=BATCH_SIZE, device=tensors.CUDA)
     if stage == "dali":
-        source: Any = dali_source(path, 2, context=context)
+        source: Any = dali.dali_source(path, 2, context=context)
         source._build = lambda largest: FakePipeline(lambda: next(source._feed), largest)
     else:
-        source = hdf5_source(path, stage, context=context)
+        source = hdf5.hdf5_source(path, stage, context=context)
         assert (source.read._locked is not None) == (stage == "ram"), source.notes
-    loader_context = LoaderContext(source, CUDA, augment, NoClock())
+    loader_context = LoaderContext(source, tensors.CUDA, augment, NoClock())
     if kind == "stream":
-        return StreamLoader(2, 2, context=loader_context)
+        return stream.StreamLoader(2, 2, context=loader_context)
     if kind == "prefetch":
-        return PrefetchLoader(2, True, context=loader_context)
-    return PlainLoader(True, context=loader_context)
+        return prefetch.PrefetchLoader(2, True, context=loader_context)
+    return plain.PlainLoader(True, context=loader_context)
 
 
 def augment(batch: Batch, epoch: int) -> Batch:
@@ -179,7 +175,7 @@ def take(loader: Any, epoch: int, count: int | None = None) -> list[Batch]:
 @cache
 def expected(path: str, epoch: int) -> list[Batch]:
     """Return what ``take`` must return, computed without a device."""
-    source = hdf5_source(path, context=make_context(batch_size=BATCH_SIZE))
+    source = hdf5.hdf5_source(path, context=make_context(batch_size=BATCH_SIZE))
     with closing(source.batches(epoch)) as batches:
         results = [step(augment(micro.batch, epoch)) for micro in batches]
     source.close()
@@ -196,9 +192,9 @@ def is_expected(results: list[Batch], path: str, epoch: int, count: int | None =
 
 @cache
 def trained_on_cpu(path: str) -> list[float]:
-    source = hdf5_source(path, context=make_context(batch_size=BATCH_SIZE))
-    loader = PlainLoader(False, context=LoaderContext(source, CPU, augment, NoClock()))
-    numbers = train(loader, 3, CPU, graphed=False)
+    source = hdf5.hdf5_source(path, context=make_context(batch_size=BATCH_SIZE))
+    loader = plain.PlainLoader(False, context=LoaderContext(source, CPU, augment, NoClock()))
+    numbers = training.train(loader, 3, CPU, graphed=False)
     loader.close()
     return numbers
 
@@ -233,7 +229,7 @@ def loads_nested(path: str, _: Device, kind: str = "stream", stage: str = "none"
 
 def loads_aside(path: str, device: Device, kind: str = "stream", stage: str = "none") -> bool:
     """Load while the consumer's current stream is not the default one."""
-    with device.on(torch.cuda.Stream(CUDA)):
+    with device.on(torch.cuda.Stream(tensors.CUDA)):
         return loads(path, device, kind, stage)
 
 
@@ -251,5 +247,5 @@ def trains(path: str, _: Device, kind: str = "stream", anew_at: int | None = Non
     """
     few_slots = mock.patch.object(cuda_graph, "NUM_SLOTS", 4)  # so that slots are used again
     with few_slots, closing(make_loader(kind, path)) as loader:
-        numbers = train(loader, 3, CUDA, graphed=True, anew_at=anew_at)
+        numbers = training.train(loader, 3, tensors.CUDA, graphed=True, anew_at=anew_at)
     return numbers == trained_on_cpu(path)

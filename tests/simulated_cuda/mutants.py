@@ -14,11 +14,10 @@ from framework.loader import prefetch, stream
 from framework.loader.stream import StreamLoader
 from framework.system import memory
 from framework.train.cuda_graph import CudaRecorder, StepSlots
+from tests.simulated_cuda import patch, training
 from tests.simulated_cuda.device import Device, Stream
 from tests.simulated_cuda.host import loads, loads_aside, loads_nested, trains
-from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import DeviceTensor
-from tests.simulated_cuda.training import Update
 
 Work = Callable[[str, Device], bool]
 Broken = Callable[[], AbstractContextManager[Any]]
@@ -27,7 +26,7 @@ Broken = Callable[[], AbstractContextManager[Any]]
 def failing(work: Work, path: str, seeds: range, broken: Broken = nullcontext) -> Iterator[int]:
     """Yield the seeds whose schedule makes the work go wrong, inside the context ``broken``."""
     for seed in seeds:
-        with simulated(seed) as device, broken():
+        with patch.simulated(seed) as device, broken():
             try:
                 is_right = work(path, device)
             except Exception:  # noqa: BLE001  # a damaged batch may raise anything
@@ -165,7 +164,7 @@ MUTANTS: dict[str, tuple[Work, Broken]] = {
     ),
     "graph: the table has the rates of the next steps": (
         trains,
-        _patched(Update, "rates_of", lambda *_: [0.1]),
+        _patched(training.Update, "rates_of", lambda *_: [0.1]),
     ),
     "dali: outputs are copied in a stream of their own": (
         PREFETCH_DALI,

@@ -12,11 +12,9 @@ import torch
 from framework.loader import prefetch
 from framework.store import staging
 from framework.system import memory
-from framework.system.memory import use
+from tests.simulated_cuda import host, tensors
 from tests.simulated_cuda.device import Device, Event, Graph, Stream
 from tests.simulated_cuda.driver import Driver
-from tests.simulated_cuda.host import AheadInTurns
-from tests.simulated_cuda.tensors import DeviceTensor, OnDevice
 
 # c10::DeviceType
 CUDA = 1
@@ -39,7 +37,7 @@ def simulated(seed: int) -> Iterator[Device]:
         stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", _pinning(device)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_pinned", _is_pinned(device)))
         stack.enter_context(mock.patch.object(torch, "from_dlpack", lambda tensor: tensor))
-        stack.enter_context(mock.patch.object(prefetch, "Ahead", AheadInTurns))
+        stack.enter_context(mock.patch.object(prefetch, "Ahead", host.AheadInTurns))
         driver = device.driver = Driver(device)
         stack.enter_context(mock.patch.object(memory, "_driver", return_value=driver))
         stack.enter_context(mock.patch.object(staging, "LEAST_BYTES", 9))  # small images, too
@@ -48,9 +46,9 @@ def simulated(seed: int) -> Iterator[Device]:
         stack.enter_context(mock.patch.object(staging, "MEMORY", folder))
         memory.stream_aside.cache_clear()  # those of another device
         stack.callback(memory.stream_aside.cache_clear)
-        AheadInTurns.device = device
-        stack.callback(use, torch.device("cpu"), False)
-        stack.enter_context(OnDevice(device))
+        host.AheadInTurns.device = device
+        stack.callback(memory.use, torch.device("cpu"), False)
+        stack.enter_context(tensors.OnDevice(device))
         yield device
 
 
@@ -117,7 +115,7 @@ def _release(device: Device) -> Any:
 
 def _pinning(device: Device) -> Any:
     def pin_memory(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
-        assert not isinstance(tensor, DeviceTensor), "only host memory can be pinned"
+        assert not isinstance(tensor, tensors.DeviceTensor), "only host memory can be pinned"
         if device.pinned.address_of(tensor) is not None:
             return tensor
         return device.pinned.empty(tuple(tensor.shape), tensor.dtype).copy_(tensor)

@@ -6,8 +6,7 @@ import torch
 from framework.contracts.span import Span
 from framework.measure.clock import SAMPLED_EVERY, CudaClock
 from tests.fakes import seconds_of
-from tests.simulated_cuda.patch import simulated
-from tests.simulated_cuda.tensors import CUDA
+from tests.simulated_cuda import patch, tensors
 
 # seconds of the device, which differ from step to step
 PARTS = {"copy": 0.1, "forward": 0.5, "backward": 1.0, "optimizer": 0.2, "report": 0.01}
@@ -16,8 +15,8 @@ PARTS = {"copy": 0.1, "forward": 0.5, "backward": 1.0, "optimizer": 0.2, "report
 def totals(every, seed, lap):
     """Return the seconds by name over all laps of 700 steps."""
     sums = dict.fromkeys(PARTS, 0.0)
-    with simulated(seed) as device:
-        clock = CudaClock(CUDA, every)
+    with patch.simulated(seed) as device:
+        clock = CudaClock(tensors.CUDA, every)
         for number in range(700):
             clock.mark("wait")
             for name, seconds in PARTS.items():
@@ -49,7 +48,7 @@ def train(clock, device, steps, seconds, report_every=10, pause_s=0.0):
         if number % report_every == report_every - 1:
             device.synchronize()  # a report reads the loss
             laps.append(clock.spans())
-            torch.cuda.Stream(CUDA).run(lambda: None, pause_s)
+            torch.cuda.Stream(tensors.CUDA).run(lambda: None, pause_s)
             device.synchronize()
         clock.mark("report")
     device.synchronize()
@@ -63,8 +62,8 @@ def forward_of(laps):
 
 @pytest.mark.parametrize("report_every", [1, 50])
 def test_a_slow_first_step_stands_for_itself_alone(report_every):
-    with simulated(0) as device:
-        clock = CudaClock(CUDA, SAMPLED_EVERY)
+    with patch.simulated(0) as device:
+        clock = CudaClock(tensors.CUDA, SAMPLED_EVERY)
         laps = train(clock, device, 100, lambda number: 1.0 if number else 100.0, report_every)
     total_s, num_steps = forward_of(laps)
     assert total_s == pytest.approx(199, rel=0.02)
@@ -73,15 +72,15 @@ def test_a_slow_first_step_stands_for_itself_alone(report_every):
 
 @pytest.mark.parametrize("every", [1, SAMPLED_EVERY])
 def test_the_device_waits_for_reports_only_as_often_as_there_are_some(every):
-    with simulated(0) as device:
-        laps = train(CudaClock(CUDA, every), device, 200, lambda _: 1.0, pause_s=5.0)
+    with patch.simulated(0) as device:
+        laps = train(CudaClock(tensors.CUDA, every), device, 200, lambda _: 1.0, pause_s=5.0)
     seconds = [span.total_s for lap in laps for span in lap.values()]
     assert sum(seconds) == pytest.approx(200 + 20 * 5, rel=0.02)
 
 
 def test_quantiles_of_sampled_spans_are_those_of_the_steps():
-    with simulated(0) as device:
-        clock = CudaClock(CUDA, SAMPLED_EVERY)
+    with patch.simulated(0) as device:
+        clock = CudaClock(tensors.CUDA, SAMPLED_EVERY)
         laps = train(clock, device, 1500, lambda number: 2.0 if number < 800 else 4.0, 1500)
     whole = Span.summed([lap["forward"] for lap in laps[:2]])
     assert whole.quantile_s(0.5) == pytest.approx(2.0, rel=0.02)
@@ -89,8 +88,8 @@ def test_quantiles_of_sampled_spans_are_those_of_the_steps():
 
 
 def test_time_that_is_skipped_does_not_count_and_every_wait_of_the_host_does():
-    with simulated(0) as device:
-        clock = CudaClock(CUDA, SAMPLED_EVERY)
+    with patch.simulated(0) as device:
+        clock = CudaClock(tensors.CUDA, SAMPLED_EVERY)
         for _ in range(32):
             device.current.run(lambda: None, 5.0)
             clock.skip()
@@ -106,8 +105,8 @@ def test_time_that_is_skipped_does_not_count_and_every_wait_of_the_host_does():
 
 
 def test_a_loader_that_is_measured_alone_marks_no_end():
-    with simulated(0) as device:
-        clock = CudaClock(CUDA, SAMPLED_EVERY)
+    with patch.simulated(0) as device:
+        clock = CudaClock(tensors.CUDA, SAMPLED_EVERY)
         for _ in range(600):
             clock.mark("wait")
             device.current.run(lambda: None, 1.0)

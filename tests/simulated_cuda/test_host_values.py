@@ -8,8 +8,7 @@ import torch
 from framework.parallel import start_ranks as ranks
 from framework.parallel.group import RankGroup
 from framework.train.checkpoint import read_state, save_state
-from tests.simulated_cuda.patch import simulated
-from tests.simulated_cuda.tensors import CUDA
+from tests.simulated_cuda import patch, tensors
 
 
 class Extra(NamedTuple):
@@ -21,8 +20,8 @@ class Extra(NamedTuple):
 
 def test_saved_tensors_are_on_the_host_and_tied_ones_stay_tied(tmp_path):
     path = tmp_path / "state.pt"
-    with simulated(3):
-        weight = torch.arange(6.0).to(CUDA, non_blocking=True).mul(2)
+    with patch.simulated(3):
+        weight = torch.arange(6.0).to(tensors.CUDA, non_blocking=True).mul(2)
         weights = OrderedDict(first=weight, tied=weight, rest=[weight[1:3], Extra(weight[0], 7)])
         weights._metadata = {"": {"version": 2}}
         save_state(path, {"model": weights, "count": 3}, 1, 1)
@@ -41,9 +40,9 @@ def test_flags_of_ranks_do_not_wait_for_the_steps_that_are_queued(monkeypatch):
         monkeypatch.setenv(name, value)
     ranks.meet.cache_clear()
     group = RankGroup("ddp", 10.0, False, torch.device("cpu"))
-    group.device = CUDA
-    with simulated(0) as device:
-        queued = torch.zeros(4).to(CUDA, non_blocking=True)
+    group.device = tensors.CUDA
+    with patch.simulated(0) as device:
+        queued = torch.zeros(4).to(tensors.CUDA, non_blocking=True)
         device.num_synchronized = 0
         answers = [group.agree(False, True)[1] for _ in range(40)]
         del queued

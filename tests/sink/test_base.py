@@ -16,33 +16,20 @@ from framework.contracts.span import RankReport, RankSpan
 from framework.contracts.training import Report, RunContext
 from framework.errors import DataError, ResourceError
 from framework.sink import base
-from framework.sink.base import (
-    MOST_EVENTS,
-    MeasuredSink,
-    Outbox,
-    TolerantSink,
-    TrackedSink,
-    inside,
-    read_config,
-    sample_pictures,
-    values_of,
-    write_picture,
-)
 from framework.sink.tensorboard import TensorBoardSink
 from framework.system import run_dir
-from tests.fakes import FakeSink, span
-from tests.saved_runs import write_signed
+from tests import fakes, saved_runs
 from tests.small_disk import small_disk
 
 
 def measured_report(split="train", **more):
-    spans = {"wait": span(0.5, 0.25)}
+    spans = {"wait": fakes.span(0.5, 0.25)}
     return Report(split, 1, 1, {"loss": 1.0}, 9.0, spans, 0.1, skipped=2, **more)
 
 
 def test_what_is_measured_belongs_to_training():
     more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}}
-    values = values_of(measured_report(**more, epoch_left=64, left_s=9.5))
+    values = base.values_of(measured_report(**more, epoch_left=64, left_s=9.5))
     assert values["span/wait_s"] == measured_report().spans["wait"].mean_s
     del values["span/wait_s"], values["span_p50/wait_s"], values["span_p90/wait_s"]
     assert [values.pop(name) for name in ("loss/train", "lr/train")] == [1.0, 0.1]
@@ -57,13 +44,13 @@ def test_what_is_measured_belongs_to_training():
     }
     assert all(tag > "loss" for tag in values)  # TensorBoard unfolds only the first two groups
     clean = {"loss/val.clean": 1.0, "records_per_s/val.clean": 9.0}
-    assert values_of(measured_report("val.clean")) == clean
+    assert base.values_of(measured_report("val.clean")) == clean
 
 
 def test_a_validation_shows_the_best_one_beside_it():
     best = {"loss": 0.25, "clean.loss": 0.125, "clean.accuracy": 1.0, "step": 3}
-    assert values_of(measured_report("val", best=best))["loss/best"] == 0.25
-    clean = values_of(measured_report("val.clean", best=best))
+    assert base.values_of(measured_report("val", best=best))["loss/best"] == 0.25
+    clean = base.values_of(measured_report("val.clean", best=best))
     assert {tag: value for tag, value in clean.items() if "best" in tag} == {
         "loss/best.clean": 0.125
     }
@@ -71,13 +58,13 @@ def test_a_validation_shows_the_best_one_beside_it():
 
 def test_each_group_of_parameters_has_a_curve_of_its_rate():
     report = measured_report(rates={"head": 0.1, "others": 0.01})
-    values = values_of(report)
+    values = base.values_of(report)
     assert [values[f"lr/{name}"] for name in ("head", "others")] == [0.1, 0.01]
 
 
 def test_the_quickest_and_the_slowest_rank_have_curves():
     ranks = RankReport(4, {"wait": RankSpan(0.1, 0.2, 0.3, 2)})
-    values = values_of(replace(measured_report(), ranks=ranks))
+    values = base.values_of(replace(measured_report(), ranks=ranks))
     assert values["span_ranks/wait_min_s"] == 0.1
     assert values["span_ranks/wait_max_s"] == 0.3
 
@@ -92,12 +79,12 @@ FIELDS = {
 
 
 def test_only_fields_of_images_are_pictures():
-    pictures = sample_pictures(FIELDS, 2)
+    pictures = base.sample_pictures(FIELDS, 2)
     assert {name: len(images) for name, images in pictures.items()} == {"image": 2, "../mask": 2}
 
 
 def test_a_picture_shows_the_records_row_by_row(tmp_path):
-    write_picture(tmp_path / "image.png", FIELDS["image"])
+    base.write_picture(tmp_path / "image.png", FIELDS["image"])
     picture = cv2.imread(str(tmp_path / "image.png"))
     assert picture.shape == (2 * 4, 3 * 6, 3)
     corners = picture[::4, ::6, 0].flatten().tolist()
@@ -111,11 +98,11 @@ def report(step, split="train"):
 def measured(sinks, *stats, usage=dict, start_step=0):
     """Return a sink whose loader gives these ``stats``, one after the other."""
     printed = iter(stats)
-    return MeasuredSink(sinks, lambda: next(printed), usage, start_step)
+    return base.MeasuredSink(sinks, lambda: next(printed), usage, start_step)
 
 
 def test_a_training_report_says_what_reading_took_per_step():
-    inner = FakeSink()
+    inner = fakes.FakeSink()
     sink = measured([inner], LoaderStats({"read": 4.0, "decode": 8.0}, 1.5, 2), start_step=6)
     sink.write(report(10))
     assert inner.reports[0].stages_s == {"read": 1.0, "decode": 2.0}
@@ -134,7 +121,7 @@ def test_stages_are_summed_up_over_the_run():
 
 
 def test_a_validation_report_goes_by_as_it_is_and_asks_nobody():
-    inner = FakeSink()
+    inner = fakes.FakeSink()
     measured([inner], usage=None).write(report(3, "val"))
     assert inner.reports == [report(3, "val")]
 
@@ -160,7 +147,7 @@ def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
 
 
 def test_shares_of_what_batches_held_are_reported_and_summed_up():
-    inner = FakeSink()
+    inner = fakes.FakeSink()
     stats = [LoaderStats({}, None, 0, {"padding": counts}) for counts in ((1.0, 4.0), (0.0, 6.0))]
     sink = measured([inner], *stats, LoaderStats({}, None, 0, {"padding": (0.0, 0.0)}))
     for step in (1, 2, 3):
@@ -169,7 +156,7 @@ def test_shares_of_what_batches_held_are_reported_and_summed_up():
     assert sink.content == {"padding": 0.1}
 
 
-class Failing(FakeSink):
+class Failing(fakes.FakeSink):
     """A sink whose every method fails."""
 
     def __init__(self, error):
@@ -198,7 +185,7 @@ def unwritable():
 )
 def test_a_sink_that_cannot_write_is_said_once(error, why):
     warned = []
-    sink = TolerantSink(Failing(error), warned.append)
+    sink = base.TolerantSink(Failing(error), warned.append)
     sink.write(report(1))
     sink.flush()
     sink.close()
@@ -208,12 +195,12 @@ def test_a_sink_that_cannot_write_is_said_once(error, why):
 
 def test_another_error_ends_the_run():
     with pytest.raises(DataError):
-        TolerantSink(Failing(DataError(1, "a", "b", "c")), print).write(report(1))
+        base.TolerantSink(Failing(DataError(1, "a", "b", "c")), print).write(report(1))
 
 
 def test_a_sink_that_works_gets_everything():
-    inner = FakeSink()
-    sink = TolerantSink(inner, print)
+    inner = fakes.FakeSink()
+    sink = base.TolerantSink(inner, print)
     sink.write(report(1))
     sink.flush()
     sink.close()
@@ -223,7 +210,7 @@ def test_a_sink_that_works_gets_everything():
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_tensorboard_may_close_after_a_full_disk(tmp_path):
     warned = []
-    sink = TolerantSink(TensorBoardSink(0, run=RunContext(tmp_path, 10, 1)), warned.append)
+    sink = base.TolerantSink(TensorBoardSink(0, run=RunContext(tmp_path, 10, 1)), warned.append)
     (events,) = (tmp_path / "tensorboard").glob("*.tfevents.[1-9]*")
     with small_disk(events.stat().st_size + 5):
         sink.write(report(1))
@@ -261,7 +248,7 @@ class Notebook:
 
 def fill(folder, *steps):
     """Fill an outbox with a learned_report at each step."""
-    box = Outbox(folder, "mlflow")
+    box = base.Outbox(folder, "mlflow")
     for step in steps:
         box.append({"report": "train", "step": step})
     box.close()
@@ -276,36 +263,36 @@ def steps(box):
 
 def test_events_wait_until_they_are_sent_also_for_the_next_process(tmp_path):
     fill(tmp_path, 1, 2)
-    assert steps(Outbox(tmp_path, "mlflow")) == [1, 2]
+    assert steps(base.Outbox(tmp_path, "mlflow")) == [1, 2]
     fill(tmp_path, 3)
     with pytest.raises(OSError, match="lost"):
-        Outbox(tmp_path, "mlflow").send(Notebook(OSError("lost")))
-    assert Outbox(tmp_path, "mlflow").num_waiting() == 1
-    assert steps(Outbox(tmp_path, "mlflow")) == [3]
-    assert steps(Outbox(tmp_path, "mlflow")) == []
+        base.Outbox(tmp_path, "mlflow").send(Notebook(OSError("lost")))
+    assert base.Outbox(tmp_path, "mlflow").num_waiting() == 1
+    assert steps(base.Outbox(tmp_path, "mlflow")) == [3]
+    assert steps(base.Outbox(tmp_path, "mlflow")) == []
 
 
 def test_values_of_the_environment_wait_under_their_names(tmp_path, monkeypatch):
     monkeypatch.setattr(run_dir, "_names", {"TOKEN"})
     monkeypatch.setenv("TOKEN", "hunter2")
-    box = Outbox(tmp_path, "mlflow")
+    box = base.Outbox(tmp_path, "mlflow")
     box.append({"end": "cannot reach hunter2@host"})
     box.close()
     assert json.loads(box.path.read_text()) == {"end": "cannot reach ${oc.env:TOKEN}@host"}
 
 
 def test_a_batch_has_a_limit(tmp_path):
-    fill(tmp_path, *range(MOST_EVENTS + 5))
-    box = Outbox(tmp_path, "mlflow")
-    assert [len(steps(box)), len(steps(box))] == [MOST_EVENTS, 5]
+    fill(tmp_path, *range(base.MOST_EVENTS + 5))
+    box = base.Outbox(tmp_path, "mlflow")
+    assert [len(steps(box)), len(steps(box))] == [base.MOST_EVENTS, 5]
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["sent", "waiting"])
 def test_a_resumed_run_drops_what_came_after_its_step(tmp_path, sent):
     fill(tmp_path, 2, 4, 6)
     if sent:
-        steps(Outbox(tmp_path, "mlflow"))
-    box = Outbox(tmp_path, "mlflow")
+        steps(base.Outbox(tmp_path, "mlflow"))
+    box = base.Outbox(tmp_path, "mlflow")
     box.drop_after(4)
     assert steps(box) == ([] if sent else [2, 4])
     box.append({"report": "train", "step": 5})
@@ -319,12 +306,12 @@ def test_a_torn_line_costs_no_other(tmp_path, torn):
     with open(tmp_path / "outbox" / "mlflow.jsonl", "ab") as file:
         file.write(torn)
     fill(tmp_path, 6)
-    assert steps(Outbox(tmp_path, "mlflow")) == [2, 6]
+    assert steps(base.Outbox(tmp_path, "mlflow")) == [2, 6]
 
 
 def test_a_disk_that_is_full_for_a_while_costs_no_event(tmp_path):
     fill(tmp_path, 2)
-    box = Outbox(tmp_path, "mlflow")
+    box = base.Outbox(tmp_path, "mlflow")
     with small_disk(box.path.stat().st_size + 5), pytest.raises(OSError, match=r"large|space"):
         box.append({"report": "train", "step": 4})
     box.append({"report": "train", "step": 6})
@@ -339,11 +326,13 @@ def learned_report(step):
 def open_sink(run, num_images=2, checkpoints=True, tracker=None, **settings):
     settings = {"num_images": num_images, "checkpoints": checkpoints, "every_s": 9.0, **settings}
     settings = {"close_s": 9.0, **settings}
-    return TrackedSink(Outbox(run.run_dir, "notes"), tracker or Notebook(), **settings, run=run)
+    return base.TrackedSink(
+        base.Outbox(run.run_dir, "notes"), tracker or Notebook(), **settings, run=run
+    )
 
 
 def events_in(folder):
-    return [json.loads(line) for line in Outbox(folder, "notes").path.read_text().splitlines()]
+    return [json.loads(line) for line in base.Outbox(folder, "notes").path.read_text().splitlines()]
 
 
 def log(folder, *steps, start_step=0, checkpoints=True, error=None, ended=False):
@@ -405,8 +394,8 @@ def test_weights_stay_here_if_that_is_wanted(tmp_path):
     ],
 )
 def test_a_configuration_is_read_by_dotted_names(tmp_path, text, values):
-    write_signed(tmp_path / "resolved.json", text)
-    assert read_config(tmp_path, "resolved.json") == values
+    saved_runs.write_signed(tmp_path / "resolved.json", text)
+    assert base.read_config(tmp_path, "resolved.json") == values
 
 
 def test_only_files_of_the_run_directory_are_sent(tmp_path):
@@ -415,9 +404,9 @@ def test_only_files_of_the_run_directory_are_sent(tmp_path):
     (run_dir / "a.pt").write_text("weights")
     (tmp_path / "secret").write_text("key")
     os.symlink(tmp_path / "secret", run_dir / "link")
-    assert inside(run_dir, "a.pt") == run_dir / "a.pt"
+    assert base.inside(run_dir, "a.pt") == run_dir / "a.pt"
     for name in ("../secret", str(tmp_path / "secret"), "link", "missing", ".", "a\0b", 7):
-        assert inside(run_dir, name) is None
+        assert base.inside(run_dir, name) is None
 
 
 def deliver(folder, tracker, *steps, wait_for=lambda printed: True, **settings):
@@ -453,7 +442,7 @@ def test_what_remains_is_counted_and_kept_with_the_command_that_sends_it(tmp_pat
         "notes: 5 events could not be sent (No route to host); they are kept, "
         f"send them with: paceline runs send {tmp_path}"
     )
-    assert Outbox(tmp_path, "notes").num_waiting() == 5
+    assert base.Outbox(tmp_path, "notes").num_waiting() == 5
 
 
 def test_a_server_without_an_answer_is_not_waited_for(tmp_path):

@@ -8,11 +8,8 @@ import torch
 
 from framework.contracts.records import Field
 from framework.errors import ResourceError
-from framework.store import file_store
+from framework.store import file_store, hdf5_store, lmdb_store, staging
 from framework.store.gather import ask_pages, map_of, should_ask
-from framework.store.hdf5_store import HDF5Store
-from framework.store.lmdb_store import LMDBStore
-from framework.store.staging import cached_share, drop_cached
 from framework.system import native
 from tests.conftest import write_store
 
@@ -30,14 +27,14 @@ def cold(tmp_path):
     path = tmp_path / "cold.bin"
     path.write_bytes(np.arange(NUM_PAGES * PAGE, dtype=np.uint8).tobytes())
     try:
-        drop_cached([str(path)])
+        staging.drop_cached([str(path)])
     except ResourceError as error:
         pytest.skip(f"this file system keeps files in memory: {error}")
     return str(path)
 
 
 def pages_in_memory(path):
-    return round(cached_share([path]) * NUM_PAGES)
+    return round(staging.cached_share([path]) * NUM_PAGES)
 
 
 def in_a_new_thread(function):
@@ -106,7 +103,7 @@ def test_records_are_the_same_whether_pages_are_asked_for_or_not(
     results = []
     for asks in (True, False):
         monkeypatch.setattr(file_store, "should_ask", lambda asks=asks: asks)
-        store = {"h5": HDF5Store, "lmdb": LMDBStore}[ending](path)
+        store = {"h5": hdf5_store.HDF5Store, "lmdb": lmdb_store.LMDBStore}[ending](path)
         results.append(store.read(order))
         store.close()
     with_asking, without = results

@@ -15,14 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.contracts.records import SCHEMA, ChannelStatistics, Field, Manifest, Shard
-from framework.data.hdf5 import hdf5_source
-from framework.data.lmdb import lmdb_source
+from framework.data import hdf5, lmdb
 from framework.data.source import StoreSource
 from framework.errors import DataError
-from framework.store import file_store
+from framework.store import file_store, hdf5_store, lmdb_store
 from framework.store.file_store import content_crcs, extended_crcs, from_json, to_json
-from framework.store.hdf5_store import HDF5Store, HDF5Writer
-from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from tests.conftest import FIELDS, edited_manifest, make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain, write_case
 from tests.store.fuzz import flips, judge, truncations
@@ -88,8 +85,8 @@ def test_any_name_survives(name):
     assert from_json("x.lmdb", to_json(whole).encode(errors="surrogateescape")) == whole
 
 
-STORES = {"h5": HDF5Store, "lmdb": LMDBStore}
-SOURCES = {"h5": hdf5_source, "lmdb": lmdb_source}
+STORES = {"h5": hdf5_store.HDF5Store, "lmdb": lmdb_store.LMDBStore}
+SOURCES = {"h5": hdf5.hdf5_source, "lmdb": lmdb.lmdb_source}
 
 
 def _spoil(path, payload):
@@ -174,7 +171,7 @@ def test_records_are_verified_on_request(suffix, verify, spoil_before, passed):
     assert all(re.match(r"error\[D119\].*record 7 \(record-7\)", line) for line in words)
 
 
-class CountingStore(HDF5Store):
+class CountingStore(hdf5_store.HDF5Store):
     num_checked = 0
 
     def damaged(self, indices, records):
@@ -211,7 +208,7 @@ def test_the_other_damaged_records_of_a_batch_are_counted():
     path = write_store("x.h5", records, IMAGE_FIELDS)
     for index in (2, 5, 6):
         _spoil(path, records["image"][index])
-    source = hdf5_source(path, context=make_context(8, shuffle=False, verify="always"))
+    source = hdf5.hdf5_source(path, context=make_context(8, shuffle=False, verify="always"))
     with pytest.raises(
         DataError, match=r"D119.*record 2 \(record-2\).*CRC32 differs, and 2 more of its batch"
     ):
@@ -219,8 +216,8 @@ def test_the_other_damaged_records_of_a_batch_are_counted():
     source.close()
 
 
-BY_PATH = {"x.h5": HDF5Store, "x.lmdb": LMDBStore}
-WRITERS = {"x.h5": HDF5Writer, "x.lmdb": LMDBWriter}
+BY_PATH = {"x.h5": hdf5_store.HDF5Store, "x.lmdb": lmdb_store.LMDBStore}
+WRITERS = {"x.h5": hdf5_store.HDF5Writer, "x.lmdb": lmdb_store.LMDBWriter}
 INTEGERS = [f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)]
 DTYPES = [*INTEGERS, "float16", "float32", "float64", "bool", "complex64"]
 each_kind = pytest.mark.parametrize("path", BY_PATH)

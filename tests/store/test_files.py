@@ -11,25 +11,13 @@ from framework.contracts.records import InputTraits
 from framework.errors import DataError, ResourceError
 from framework.input.folder import FolderInput
 from framework.input.pairs import PairsInput
+from framework.store import files, folder_store, parquet_store, staging, tar_store
 from framework.store import files as module
-from framework.store.files import (
-    AT_ONCE,
-    PIECE_BYTES,
-    PIECES,
-    ask_item_files,
-    read_files,
-    sampled_digest,
-    walk,
-)
-from framework.store.folder_store import FolderStore
-from framework.store.parquet_store import ParquetStore
-from framework.store.staging import cached_share, drop_cached
-from framework.store.tar_store import TarStore
 from tests.contract.cases import jpeg, write_parquet, write_tar
 
 
 def test_a_digest_samples_names_sizes_and_contents():
-    content = np.random.default_rng(0).bytes(2 * PIECES * PIECE_BYTES)
+    content = np.random.default_rng(0).bytes(2 * files.PIECES * files.PIECE_BYTES)
     changes = {
         "same": content,
         "first": b"x" + content[1:],
@@ -38,28 +26,28 @@ def test_a_digest_samples_names_sizes_and_contents():
     }
     for name, data in changes.items():
         Path(name).write_bytes(data)
-    assert len({sampled_digest([name]) for name in changes}) == len(changes)
-    assert sampled_digest(["same"], ["a"]) != sampled_digest(["same"], ["b"])
-    assert sampled_digest(["same"] * 1000) != sampled_digest(["same"] * 1001)
-    assert sampled_digest(["gone"])  # whoever reads the file says so
+    assert len({files.sampled_digest([name]) for name in changes}) == len(changes)
+    assert files.sampled_digest(["same"], ["a"]) != files.sampled_digest(["same"], ["b"])
+    assert files.sampled_digest(["same"] * 1000) != files.sampled_digest(["same"] * 1001)
+    assert files.sampled_digest(["gone"])  # whoever reads the file says so
 
 
 def _folder(path, first):
     for number, name in enumerate("ab", first):
         Path(path, name).mkdir(parents=True)
         Path(path, name, "1.jpg").write_bytes(jpeg(number))
-    return FolderStore(path)
+    return folder_store.FolderStore(path)
 
 
 def _tar(path, first):
     members = [(f"{number}.jpg", jpeg(first + number)) for number in range(2)]
     members += [(f"{number}.cls", b"%d" % number) for number in range(2)]
-    return TarStore(write_tar(f"{path}.tar", members), keep=False)
+    return tar_store.TarStore(write_tar(f"{path}.tar", members), keep=False)
 
 
 def _parquet(path, first):
     records = {"image": [jpeg(first), jpeg(first + 1)], "label": [0, 1]}
-    return ParquetStore(str(write_parquet(f"{path}.parquet", records)))
+    return parquet_store.ParquetStore(str(write_parquet(f"{path}.parquet", records)))
 
 
 @pytest.mark.parametrize("make", [_folder, _tar, _parquet])
@@ -91,7 +79,7 @@ def linked():
 def test_links_are_skipped_and_counted():
     touch("in/a/1.jpg", "b/2.jpg")
     link("b", "in/b")
-    walked = walk("in")
+    walked = files.walk("in")
     assert (walked.names, walked.folders, walked.links) == (["a/1.jpg"], ["a"], 1)
     assert walked.link_notes("x") == (
         "in: 1 symbolic link was skipped; x=ROOT follows those that stay under the folder ROOT",
@@ -100,13 +88,13 @@ def test_links_are_skipped_and_counted():
 
 def test_files_of_other_endings_are_counted_by_ending():
     touch("in/a/1.jpg", "in/a/2.heic", "in/3.HEIC", "in/README", "in/b.txt")
-    walked = walk("in", (".jpg",))
+    walked = files.walk("in", (".jpg",))
     assert walked.notes("x") == ("in: left out: 2 .heic, 1 .txt, 1 without an ending",)
 
 
 @pytest.mark.usefixtures("linked")
 def test_links_that_stay_under_the_root_are_followed():
-    walked = walk("in", (".jpg",), "photos")
+    walked = files.walk("in", (".jpg",), "photos")
     assert walked.names == ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"]
     assert (walked.folders, walked.links) == (["cat", "dog"], 1)
     assert walked.link_notes("x") == (
@@ -121,7 +109,7 @@ def test_circles_end_and_every_folder_is_walked_once():
     link("in", "in/a/up")
     os.symlink("self", "in/self")
     os.symlink("nowhere", "in/dangling")
-    walked = walk("in", (".jpg",), ".")
+    walked = files.walk("in", (".jpg",), ".")
     assert walked.names == ["a/1.jpg", "b/2.jpg"]
     assert walked.links == 5
 
@@ -130,7 +118,7 @@ def test_a_link_to_a_pipe_is_not_followed():
     touch("in/a/1.jpg")
     os.mkfifo("in/pipe.jpg")
     link("in/pipe.jpg", "in/a/2.jpg")
-    walked = walk("in", (".jpg",), "in")
+    walked = files.walk("in", (".jpg",), "in")
     assert (walked.names, walked.links, walked.specials) == (["a/1.jpg"], 1, 1)
 
 
@@ -138,7 +126,7 @@ def test_a_link_to_a_pipe_is_not_followed():
 @pytest.mark.parametrize(
     ("read", "key"),
     [
-        (lambda: FolderStore("in"), "data"),
+        (lambda: folder_store.FolderStore("in"), "data"),
         (lambda: FolderInput("in", None, None).manifest, "input"),
         (lambda: FolderInput("in", None, "(.)").manifest, "input"),
         (lambda: PairsInput({"x": "in"}, "fail").manifest, "input"),
@@ -173,29 +161,29 @@ def test_a_file_that_cannot_be_read_is_named_and_none_stays_open(bad, place):
     paths.insert(place, bad)
     before = open_files()
     with pytest.raises(DataError, match=rf"D101\]: {bad}: cannot be read"):
-        read_files(paths)
+        files.read_files(paths)
     assert open_files() == before
 
 
 def make_cold(paths):
     try:
-        drop_cached(paths)
+        staging.drop_cached(paths)
     except ResourceError as error:
         pytest.skip(f"this file system keeps files in memory: {error}")
 
 
 def wait_until_read(paths):
     end = time.monotonic() + 20
-    while cached_share(paths) < 1 and time.monotonic() < end:
+    while staging.cached_share(paths) < 1 and time.monotonic() < end:
         time.sleep(0.01)
-    assert cached_share(paths) == 1
+    assert staging.cached_share(paths) == 1
 
 
 def test_all_are_asked_for_before_the_first_is_read():
-    paths, _ = write_files(AT_ONCE - 1)
+    paths, _ = write_files(files.AT_ONCE - 1)
     make_cold(paths)
     with pytest.raises(DataError):
-        read_files([*paths, "gone.bin"])  # no file is read, since this one cannot be opened
+        files.read_files([*paths, "gone.bin"])  # no file is read, since this one cannot be opened
     wait_until_read(paths)
 
 
@@ -214,7 +202,7 @@ def test_files_of_items_are_read_ahead():
     make_cold(paths)
     pairs = list(zip(paths[::2], paths[1::2], strict=True))
     before = open_files()
-    ask_item_files(OfFiles(*pairs), range(30))
+    files.ask_item_files(OfFiles(*pairs), range(30))
     assert open_files() == before
     wait_until_read(paths)
 
@@ -239,5 +227,5 @@ class Refused(OfFiles):
 )
 def test_files_that_items_share_or_that_nobody_knows_are_not_asked_for(source, asked):
     write_files(2)
-    ask_item_files(source, range(3))
+    files.ask_item_files(source, range(3))
     assert asked == []

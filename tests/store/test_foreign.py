@@ -14,23 +14,9 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
-from framework.store.folder_store import FolderStore
-from framework.store.foreign import (
-    array_of_npy,
-    checked_kinds,
-    class_pattern,
-    field_of_kind,
-    format_of,
-    number_classes,
-    number_of,
-    numbered_classes,
-    of_kind,
-    refuse_other,
-)
-from framework.store.hdf5_store import HDF5Store
+from framework.store import folder_store, foreign, hdf5_store, parquet_store
 from framework.store.lmdb_store import LMDBStore, key_expression
 from framework.store.open_store import open_store
-from framework.store.parquet_store import ParquetStore
 from tests.cli.command import paceline
 from tests.conftest import make_records, write_store
 from tests.contract.cases import encoded_records, jpeg, write_parquet, write_tar
@@ -134,7 +120,7 @@ def test_a_pattern_finds_what_the_keys_of_a_record_share(pattern, key, part):
 )
 @pytest.mark.filterwarnings("error")
 def test_texts_that_would_become_another_number_stay_texts(text):
-    assert number_of(text) is None
+    assert foreign.number_of(text) is None
 
 
 @pytest.fixture
@@ -157,11 +143,13 @@ def files():
 
 def test_formats_are_recognized_by_content(files):
     for choice, paths in files.items():
-        assert [format_of(path).choice for path in paths] == [choice] * len(paths)
+        assert [foreign.format_of(path).choice for path in paths] == [choice] * len(paths)
     Path("text").write_text("just text")
     os.makedirs("empty")
     Path("nothing").touch()
-    assert [format_of(name) for name in ("text", "nothing", "empty", "gone", "*.tar")] == [None] * 5
+    assert [foreign.format_of(name) for name in ("text", "nothing", "empty", "gone", "*.tar")] == [
+        None
+    ] * 5
 
 
 @pytest.mark.parametrize("choice", ["tar", "parquet"])
@@ -173,14 +161,14 @@ def test_a_packed_stores_choice_names_the_right_one_and_the_command_that_packs(
     words = (
         rf"D103.*is a .*data={choice}, or pack it: paceline pack input={choice} input.path={path}"
     )
-    opened = [open_store] if place else [HDF5Store, LMDBStore, open_store]
+    opened = [open_store] if place else [hdf5_store.HDF5Store, LMDBStore, open_store]
     for make in opened:
         with pytest.raises(DataError, match=words):
             _ = make(path).manifest
 
 
 @pytest.mark.parametrize(
-    ("store", "own", "other"), [(HDF5Store, "hdf5", "lmdb"), (LMDBStore, "lmdb", "hdf5")]
+    ("store", "own", "other"), [(hdf5_store.HDF5Store, "hdf5", "lmdb"), (LMDBStore, "lmdb", "hdf5")]
 )
 def test_a_store_of_the_other_packed_format_is_named(files, store, own, other):
     words = rf"D103.*data={own} does not read; choose data={other}"
@@ -216,19 +204,19 @@ IDX = b"\0\0\x08"
 )
 def test_files_that_only_packing_reads_are_answered_with_its_command(name, head, words):
     Path(name).write_bytes(head)
-    for make in (HDF5Store, LMDBStore, open_store):
+    for make in (hdf5_store.HDF5Store, LMDBStore, open_store):
         with pytest.raises(DataError, match=rf"D103.*pack it: paceline pack {words}"):
             _ = make(name).manifest
     with pytest.raises(DataError, match="D103"):
-        ParquetStore(name)
+        parquet_store.ParquetStore(name)
 
 
 def test_a_folder_of_images_is_none_of_them(files):
     for choice in ("tar", "parquet"):
         for path in files[choice]:
             with pytest.raises(DataError, match=rf"D103.*data=folder does not read.*data={choice}"):
-                FolderStore(path)
-    refuse_other("empty", "folder")
+                folder_store.FolderStore(path)
+    foreign.refuse_other("empty", "folder")
 
 
 def npy(array) -> bytes:
@@ -247,7 +235,7 @@ def npy(array) -> bytes:
     ],
 )
 def test_an_array_file_gives_its_numbers_in_our_byte_order(array):
-    numbers = array_of_npy(npy(array), "x")
+    numbers = foreign.array_of_npy(npy(array), "x")
     assert np.array_equal(numbers, array)
     assert numbers.dtype == array.dtype.newbyteorder("=")
     assert numbers.flags.c_contiguous
@@ -259,40 +247,40 @@ def test_an_array_file_gives_its_numbers_in_our_byte_order(array):
 )
 def test_what_is_not_numbers_is_refused_and_nothing_unpickled(array):
     with pytest.raises(DataError, match=r"D112.*x\.npy: not plain arrays"):
-        array_of_npy(npy(array), "x.npy")
+        foreign.array_of_npy(npy(array), "x.npy")
 
 
 def test_a_header_that_promises_more_than_there_is_takes_no_memory():
     data = npy(np.zeros(5)).replace(b"(5,), ", b"(5" + b"0" * 12 + b",),", 1)
     with pytest.raises(DataError, match="D112"):
-        array_of_npy(data, "x.npy")
+        foreign.array_of_npy(data, "x.npy")
 
 
 @pytest.mark.parametrize("given", [["boxes"], {"x": "box"}, {"x": None}, "boxes"])
 def test_kinds_that_do_not_exist_are_refused(given):
     with pytest.raises(ConfigError, match=r"C179.*input\.kinds.*boxes or points"):
-        checked_kinds(given)
+        foreign.checked_kinds(given)
 
 
 def test_boxes_are_rows_of_four_floats():
-    boxes = of_kind([[1, 2, 3, 4]], "boxes", "x")
+    boxes = foreign.of_kind([[1, 2, 3, 4]], "boxes", "x")
     assert (boxes.dtype, boxes.shape) == (np.float32, (1, 4))
-    assert of_kind([], "boxes", "x").shape == (0, 4)
-    assert field_of_kind(boxes, "boxes") == Field("float32", (None, 4), kind="boxes")
+    assert foreign.of_kind([], "boxes", "x").shape == (0, 4)
+    assert foreign.field_of_kind(boxes, "boxes") == Field("float32", (None, 4), kind="boxes")
 
 
 @given(st.lists(st.text(), min_size=1))
 def test_names_are_numbered_in_byte_order_whatever_theirs_is(names):
-    numbers, classes = number_classes(names, None, "x")
+    numbers, classes = foreign.number_classes(names, None, "x")
     assert [classes[number] for number in numbers] == names
-    assert number_classes(names[::-1], None, "x")[1] == classes
+    assert foreign.number_classes(names[::-1], None, "x")[1] == classes
 
 
 def test_numbers_may_be_named():
-    assert numbered_classes(2, None, "x") == ["0", "1", "2"]
-    assert numbered_classes(1, ["a", "b", "c"], "x") == ["a", "b", "c"]
+    assert foreign.numbered_classes(2, None, "x") == ["0", "1", "2"]
+    assert foreign.numbered_classes(1, ["a", "b", "c"], "x") == ["a", "b", "c"]
     with pytest.raises(DataError, match=r"D161.*x: has label 3, but input.classes names 2"):
-        numbered_classes(3, ["a", "b"], "x")
+        foreign.numbered_classes(3, ["a", "b"], "x")
 
 
 @pytest.mark.parametrize(
@@ -301,4 +289,4 @@ def test_numbers_may_be_named():
 )
 def test_a_pattern_has_one_group(pattern, words):
     with pytest.raises(ConfigError, match=rf"C160.*{words}"):
-        class_pattern(pattern)
+        foreign.class_pattern(pattern)

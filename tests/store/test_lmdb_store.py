@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Field, Manifest, NumberKeys
 from framework.errors import DataError
-from framework.store import lmdb_store
-from framework.store.file_store import to_json
+from framework.store import file_store, lmdb_store
 from framework.store.lmdb_store import LMDBStore, LMDBWriter, read_meta, values_of
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
 from tests.contract.cases import plain, rows, write_case
@@ -64,7 +63,7 @@ def test_a_field_whose_size_overflows_to_the_stored_size_is_refused():
         "encoding": "raw",
         "kind": "raw",
     }  # 48 modulo 2^64
-    text = edited_manifest(to_json(LMDBStore(path).manifest), fields={"x": field})
+    text = edited_manifest(file_store.to_json(LMDBStore(path).manifest), fields={"x": field})
     put(path, {b"manifest": text.encode()})
     with pytest.raises(DataError, match=r"D105.*x\.lmdb: its blocks do not hold"):
         LMDBStore(path).read(torch.tensor([0]))

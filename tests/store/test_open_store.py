@@ -13,21 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.contracts.records import Chunk, Field, Manifest, Shard
-from framework.data.hdf5 import hdf5_source
-from framework.data.lmdb import lmdb_source
+from framework.data import hdf5, lmdb
 from framework.errors import ConfigError, DataError
+from framework.store import open_store
 from framework.store.file_store import content_crcs, digest, to_json
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
-from framework.store.open_store import (
-    ChunkStore,
-    ItemStore,
-    MixedStore,
-    ShardedStore,
-    open_file,
-    open_records,
-    open_store,
-)
+from framework.store.open_store import ChunkStore, ItemStore, MixedStore, ShardedStore, open_file
 from framework.store.parquet_store import ParquetStore
 from framework.store.tar_store import TarStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
@@ -38,7 +30,7 @@ from tests.contract.cases import RAGGED_FIELDS, micros, plain, ragged_records, r
 @pytest.mark.parametrize("name", ["x.h5", "x.lmdb", "x"])
 def test_a_store_is_known_by_its_content(name, kind, expected):
     os.rename(write_case(kind, 3)[0], name)
-    store = open_store(name)
+    store = open_store.open_store(name)
     assert isinstance(store, expected)
     assert store.manifest.num_records == 3
     store.close()
@@ -51,7 +43,7 @@ def test_a_store_is_known_by_its_content(name, kind, expected):
 def test_records_can_be_read_in_place_and_nothing_is_written(kind, store):
     path, _ = write_case(kind, 3)
     before = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    opened = open_records(path)
+    opened = open_store.open_records(path)
     assert isinstance(opened, store)
     assert opened.manifest.num_records == 3
     opened.close()
@@ -91,7 +83,7 @@ def _change(path, **changes):
     st.lists(st.integers(0, 19), max_size=30),
 )
 def test_any_cut_reads_as_one_file_does(cuts, suffix, indices):
-    store = open_store(write_directory("x", sorted(cuts), suffix))
+    store = open_store.open_store(write_directory("x", sorted(cuts), suffix))
     records = store.read(torch.tensor(indices, dtype=torch.int64))
     assert plain(records) == rows(make_records(20), indices)
     assert store.damaged(torch.tensor(indices, dtype=torch.int64), records) == []
@@ -100,7 +92,7 @@ def test_any_cut_reads_as_one_file_does(cuts, suffix, indices):
 
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
 def test_records_keep_their_keys_and_are_named_by_their_file(suffix):
-    store = open_store(write_directory("x", [7, 7, 12], suffix))
+    store = open_store.open_store(write_directory("x", [7, 7, 12], suffix))
     assert [store.key(index) for index in (0, 6, 7, 12, 19)] == [
         "record-0",
         "record-6",
@@ -122,7 +114,7 @@ def test_all_problems_with_the_files_are_reported_at_once():
         match=r"D118.*x: 000000\.h5 is missing, "
         r"000001\.h5 has 100 bytes, not \d+, other\.h5 does not belong",
     ):
-        _ = open_store("x").manifest
+        _ = open_store.open_store("x").manifest
 
 
 @pytest.mark.parametrize("name", ["../y.h5", "/etc/passwd", "a/b.h5", "..", ".", ""])
@@ -132,12 +124,12 @@ def test_a_file_outside_the_directory_is_refused(name):
     shard = asdict(ShardedStore("x", open_file).manifest.shards[0])
     _change("x", shards=[Shard(**{**shard, "name": name})])
     with pytest.raises(DataError, match=r"D104.*x.*outside the directory"):
-        open_store("x").read(torch.tensor([0]))
+        open_store.open_store("x").read(torch.tensor([0]))
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "000001.h5"])
 def test_a_file_replaced_between_epochs_is_reported(file):
-    source = hdf5_source(write_directory("x", [7]), context=make_context())
+    source = hdf5.hdf5_source(write_directory("x", [7]), context=make_context())
     micros(source)
     data = Path("x", file).read_bytes()
     Path("y").write_bytes(data)
@@ -154,7 +146,7 @@ def split(records, cuts, fields, kinds=("h5", "lmdb", "h5")):
     for number, (start, stop) in enumerate(pairwise(ends)):
         part = {name: values[start:stop] for name, values in records.items()}
         path = write_store(f"{number}.{kinds[number]}", part, fields)
-        stores[f"part{number}"] = open_store(path)
+        stores[f"part{number}"] = open_store.open_store(path)
     return stores
 
 
@@ -229,7 +221,7 @@ def test_both_give_the_records_asked_for_in_their_order():
         assert store.manifest.num_records == 4
 
 
-MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
+MAKE = {"h5": hdf5.hdf5_source, "lmdb": lmdb.lmdb_source}
 
 
 @pytest.mark.parametrize(("suffix", "verify"), [("h5", "off"), ("lmdb", "always")])
@@ -249,11 +241,11 @@ def test_batches_are_those_of_the_file(suffix, verify):
 def test_encoded_images_are_refused():
     path, _ = write_case("hdf5_images", 5)
     with pytest.raises(ConfigError, match=r"C171.*\['image'\] is encoded.*pack\.encode=raw"):
-        hdf5_source(path, "device", context=make_context())
+        hdf5.hdf5_source(path, "device", context=make_context())
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_workers_are_refused(kind):
     path = write_store("x.h5", make_records(9))
     with pytest.raises(ConfigError, match=r"C171.*workers\.num = 2.*leave workers\.num out"):
-        hdf5_source(path, "device", context=make_context(num_workers=2, worker_kind=kind))
+        hdf5.hdf5_source(path, "device", context=make_context(num_workers=2, worker_kind=kind))

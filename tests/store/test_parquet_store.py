@@ -11,7 +11,6 @@ import torch
 
 from framework.errors import ConfigError, DataError
 from framework.store import column_files
-from framework.store.column_files import ColumnFiles, FieldColumn
 from framework.store.parquet_store import ParquetStore
 from tests.contract.cases import encoded_records, jpeg, plain, rows, write_parquet
 
@@ -247,14 +246,14 @@ def test_a_file_that_is_cut_off_anywhere_is_refused():
             _read()
 
 
-X = {"x": FieldColumn("x", "array")}
+X = {"x": column_files.FieldColumn("x", "array")}
 
 
 def _files(cache_mb=1):
     for number in range(2):
         table = pa.table({"x": np.arange(5) + 10 * number})
         parquet.write_table(table, f"{number}.parquet", row_group_size=2)
-    return ColumnFiles(["0.parquet", "1.parquet"], cache_mb)
+    return column_files.ColumnFiles(["0.parquet", "1.parquet"], cache_mb)
 
 
 def test_rows_have_a_group_and_a_file():

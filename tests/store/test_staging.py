@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from framework.contracts.records import Field
-from framework.data.hdf5 import hdf5_source
-from framework.data.lmdb import lmdb_source
+from framework.data import hdf5, lmdb
 from framework.errors import DataError, ResourceError
 from framework.store import staging as stage
 from framework.store.open_store import open_store
@@ -20,8 +19,7 @@ from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import micros, plain, rows, write_case
 from tests.forks import forked
-from tests.simulated_cuda.patch import simulated
-from tests.simulated_cuda.tensors import CUDA
+from tests.simulated_cuda import patch, tensors
 from tests.store.test_open_store import write_directory
 
 
@@ -120,7 +118,7 @@ def test_a_link_planted_under_the_name_is_not_followed(memory, ending):
 
 
 FIELDS = {"image": Field("uint8", (3, 128, 128)), "label": Field("int64", ())}
-MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
+MAKE = {"h5": hdf5.hdf5_source, "lmdb": lmdb.lmdb_source}
 CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 compiled = pytest.mark.skipif(find("paceline_gather") is None, reason="no C library")
 
@@ -145,14 +143,14 @@ def test_other_stores_cannot(kind):
 
 @pytest.fixture
 def simulation():
-    with simulated(0) as device:
+    with patch.simulated(0) as device:
         yield device
 
 
 def source_in_memory(records=None, fields=None, **options):
     path = write_store("x.h5", records or make_records(9), fields)
-    context = {"device": CUDA, "verify": "off", **options}
-    return hdf5_source(path, "ram", context=make_context(**context))
+    context = {"device": tensors.CUDA, "verify": "off", **options}
+    return hdf5.hdf5_source(path, "ram", context=make_context(**context))
 
 
 @compiled
@@ -177,7 +175,7 @@ def test_pieces_outlive_the_locked_files(simulation):
 
 @compiled
 def test_memory_that_cannot_be_locked_is_gathered_with_a_note(monkeypatch):
-    with simulated(0) as device:
+    with patch.simulated(0) as device:
         device.driver.refuses = 400
         source = source_in_memory()
         why = "x.h5: CUDA_ERROR_INVALID_HANDLE"

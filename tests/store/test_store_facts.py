@@ -12,18 +12,8 @@ from framework.input.folder import FolderInput
 from framework.media.decode import encode_jpeg, encode_png
 from framework.pack.pack_store import pack
 from framework.pack.preparation import Preparation
-from framework.store import store_facts
-from framework.store.folder_store import FolderStore, FolderWriter
+from framework.store import folder_store, store_facts
 from framework.store.open_store import open_store
-from framework.store.store_facts import (
-    NUM_RECORDS,
-    START_BYTES,
-    StatisticsSampler,
-    StoreFacts,
-    num_channels,
-    sample_indices,
-    statistics_of,
-)
 from tests.conftest import make_records, write_store
 from tests.contract.cases import RAGGED_FIELDS, STORES, make_store, open_case, plain_values
 from tests.contract.cases import ragged_records as records_of
@@ -44,7 +34,7 @@ def test_a_column_is_a_field_of_every_record(kind):
 def facts(*names):
     fields = {name: RAGGED_FIELDS[name] for name in names}
     records = {name: records_of(5)[name] for name in names}
-    return StoreFacts(open_case("hdf5", write_store("some.h5", records, fields)))
+    return store_facts.StoreFacts(open_case("hdf5", write_store("some.h5", records, fields)))
 
 
 def test_a_question_without_an_answer_names_the_choices():
@@ -55,7 +45,7 @@ def test_a_question_without_an_answer_names_the_choices():
     with pytest.raises(ConfigError, match=r"C200.*no field .* has any length.*order=full"):
         facts("label").lengths(None)
     with pytest.raises(ConfigError, match=r"C200.*cannot tell"):
-        StoreFacts(None).lengths(None)
+        store_facts.StoreFacts(None).lengths(None)
 
 
 def test_records_are_known_by_their_number_unless_a_field_has_that_name():
@@ -63,8 +53,8 @@ def test_records_are_known_by_their_number_unless_a_field_has_that_name():
     assert facts("label").answer("record").tolist() == [0, 1, 2, 3, 4]
     fields = {"record": Field("int64", ())}
     store = open_case("hdf5", write_store("own.h5", {"record": torch.tensor([8, 9])}, fields))
-    assert StoreFacts(store).names == ["record"]
-    assert StoreFacts(store).answer("record").tolist() == [8, 9]
+    assert store_facts.StoreFacts(store).names == ["record"]
+    assert store_facts.StoreFacts(store).answer("record").tolist() == [8, 9]
 
 
 def test_the_sizes_of_photographs_are_read_from_the_starts_of_their_files(monkeypatch):
@@ -74,14 +64,14 @@ def test_the_sizes_of_photographs_are_read_from_the_starts_of_their_files(monkey
     Path("in/a/2.png").write_bytes(encode_png(noise.transpose(2, 0, 1)))
     Path("in/a/3.png").write_bytes(encode_png(noise[:50].transpose(2, 0, 1)))
     sizes = [path.stat().st_size for path in sorted(Path("in/a").iterdir())]
-    assert min(sizes[:2]) > START_BYTES > sizes[2]
-    store = FolderStore("in")
+    assert min(sizes[:2]) > store_facts.START_BYTES > sizes[2]
+    store = folder_store.FolderStore("in")
     whole = []
     read = store.read
     monkeypatch.setattr(
         store, "read", lambda *given: whole.extend(given[0].tolist()) or read(*given)
     )
-    facts = StoreFacts(store)
+    facts = store_facts.StoreFacts(store)
     assert facts.answer("height").tolist() == [400, 400, 50]
     assert facts.answer("width").tolist() == [300, 300, 300]
     assert whole == [1]
@@ -91,7 +81,7 @@ PIXELS = Field("uint8", (3, 4, 4))
 
 
 def measured(field, values):
-    sampler = StatisticsSampler({"x": field}, len(values))
+    sampler = store_facts.StatisticsSampler({"x": field}, len(values))
     sampler.pass_by({"x": values}, len(values))
     return sampler.result()["x"]
 
@@ -128,14 +118,14 @@ def test_other_values_are_measured_as_normalizing_takes_them(dtype):
     ],
 )
 def test_images_and_what_is_like_them_have_channels(field, channels):
-    assert num_channels(field) == channels
+    assert store_facts.num_channels(field) == channels
 
 
 def test_a_thousand_records_spread_over_all_are_measured():
     images = np.zeros((5000, 1, 1, 1), np.uint8)
-    wanted = sample_indices(5000)
+    wanted = store_facts.sample_indices(5000)
     images[wanted] = 255
-    assert (len(wanted), int(wanted[0]), int(wanted[-1])) == (NUM_RECORDS, 0, 4999)
+    assert (len(wanted), int(wanted[0]), int(wanted[-1])) == (store_facts.NUM_RECORDS, 0, 4999)
     assert measured(Field("uint8", (1, 1, 1)), images) == ChannelStatistics((1.0,), (0.0,))
 
 
@@ -147,16 +137,16 @@ def test_every_way_to_pack_gives_the_same_statistics():
         pack(packing(f"{number}{suffix}", one_file=one_file), num_workers)
         store = open_store(f"{number}{suffix}")
         results.append(store.manifest.statistics)
-        assert statistics_of(store) == store.manifest.statistics
+        assert store_facts.statistics_of(store) == store.manifest.statistics
         store.close()
-    values = (np.arange(COUNT) % 251)[sample_indices(COUNT)] / 255
+    values = (np.arange(COUNT) % 251)[store_facts.sample_indices(COUNT)] / 255
     assert is_near(results[0]["image"], [values.mean()] * 3, [values.std()] * 3)
     assert all(statistics == results[0] for statistics in results)
 
 
 def write_photos(records, count):
     manifest = open_store(write_store("a.h5", records)).manifest
-    writer = FolderWriter("photos", fields=manifest.fields, num_records=count)
+    writer = folder_store.FolderWriter("photos", fields=manifest.fields, num_records=count)
     writer.write(records, [""] * count)
     writer.close(manifest)
 
@@ -164,7 +154,7 @@ def write_photos(records, count):
 def test_a_folder_and_the_stores_packed_of_it_have_the_same_statistics():
     records = make_records(12)
     write_photos(records, 12)
-    of_folder = statistics_of(FolderStore("photos"))
+    of_folder = store_facts.statistics_of(folder_store.FolderStore("photos"))
     assert is_near(of_folder["image"], *expected(records["image"] / 255))
     for path, encode in (("kept.h5", "keep"), ("raw.lmdb", "raw"), ("raw.h5", "raw")):
         pack(packing(path, FolderInput("photos", None, None), prepare=Preparation(encode=encode)))
@@ -173,15 +163,15 @@ def test_a_folder_and_the_stores_packed_of_it_have_the_same_statistics():
 
 def test_a_store_is_measured_once(monkeypatch):
     reads = []
-    read = FolderStore.read
+    read = folder_store.FolderStore.read
 
     def counted(store, indices, views=()):
         reads.append(len(indices))
         return read(store, indices, views)
 
     monkeypatch.setattr(store_facts, "MEASURED", {})
-    monkeypatch.setattr(FolderStore, "read", counted)
+    monkeypatch.setattr(folder_store.FolderStore, "read", counted)
     write_photos(make_records(3), 3)
-    first = statistics_of(FolderStore("photos"))
-    assert statistics_of(FolderStore("photos")) == first
+    first = store_facts.statistics_of(folder_store.FolderStore("photos"))
+    assert store_facts.statistics_of(folder_store.FolderStore("photos")) == first
     assert sum(reads) == 3

@@ -14,7 +14,6 @@ from framework.errors import DataError
 from framework.input.tar import TarInput
 from framework.store import tar_index, tar_store
 from framework.store.tar_index import index_places, list_shard, shard_index
-from framework.store.tar_store import TarStore
 from tests.contract.cases import jpeg, plain, write_tar
 from tests.store.test_foreign import npy
 
@@ -41,7 +40,7 @@ def _write(count=5, path="x.tar"):
 def test_a_shard_reads_as_its_packed_store_would():
     source = TarInput(_write(), _fields(), None, None)
     packed, keys = source.read(0, 5)
-    store = TarStore("x.tar", _fields())
+    store = tar_store.TarStore("x.tar", _fields())
     assert plain(store.read(torch.arange(5))) == plain(packed)
     assert [store.key(index) for index in range(5)] == keys
     assert store.manifest.classes == source.manifest.classes
@@ -56,7 +55,7 @@ def test_only_some_maps_stay_open(monkeypatch):
     os.makedirs("tars")
     for number in range(5):
         write_tar(f"tars/{number}.tar", [(f"{number}.jpg", jpeg(number)), (f"{number}.cls", b"0")])
-    store = TarStore("tars")
+    store = tar_store.TarStore("tars")
     assert [bytes(image) for image in store.read(torch.arange(5))["image"]] == [
         jpeg(number) for number in range(5)
     ]
@@ -65,7 +64,7 @@ def test_only_some_maps_stay_open(monkeypatch):
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_shard_that_is_replaced_is_noticed(opened):
-    store = TarStore(_write(), _fields())
+    store = tar_store.TarStore(_write(), _fields())
     _ = store.manifest
     if opened:
         store.read(torch.arange(2))
@@ -78,7 +77,7 @@ def test_a_shard_that_is_replaced_is_noticed(opened):
 
 
 def test_a_shard_that_becomes_shorter_does_not_end_the_process():
-    store = TarStore(_write(), _fields())
+    store = tar_store.TarStore(_write(), _fields())
     store.read(torch.arange(5))
     os.truncate("x.tar", 100)
     with pytest.raises(DataError, match="D117"):
@@ -97,20 +96,20 @@ def test_a_shard_that_becomes_shorter_does_not_end_the_process():
 )
 def test_a_shard_that_cannot_be_trained_on_is_refused_at_the_start(members, fields, words):
     with pytest.raises(DataError, match=words):
-        _ = TarStore(write_tar("x.tar", members), fields).manifest
+        _ = tar_store.TarStore(write_tar("x.tar", members), fields).manifest
 
 
 def test_a_record_with_another_shape_is_named():
     members = [("a.npy", npy(np.zeros(3))), ("b.npy", npy(np.zeros(4)))]
-    store = TarStore(write_tar("x.tar", members), {"x": "npy"})
+    store = tar_store.TarStore(write_tar("x.tar", members), {"x": "npy"})
     assert store.read(torch.tensor([0]))["x"].shape == (1, 3)
     with pytest.raises(
         DataError, match=r"D167.*b\.npy: x: is float64 \(4,\).*'data\.kinds=\{x: ragged\}'"
     ):
         store.read(torch.tensor([1]))
-    assert plain(TarStore("x.tar", {"x": "npy"}, kinds={"x": "ragged"}).read(torch.arange(2))) == {
-        "x": [[0.0] * 3, [0.0] * 4]
-    }
+    assert plain(
+        tar_store.TarStore("x.tar", {"x": "npy"}, kinds={"x": "ragged"}).read(torch.arange(2))
+    ) == {"x": [[0.0] * 3, [0.0] * 4]}
 
 
 MEMBERS = [("a/1.jpg", b"x" * 700), ("a/1.CLS", b"3"), ("b.seg.png", b"y"), ("b.txt", b"t" * 99)]

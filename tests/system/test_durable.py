@@ -8,15 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework.errors import ResourceError
-from framework.system.durable import (
-    locked,
-    move,
-    open_durable,
-    publish,
-    remove_leftovers,
-    uninterrupted,
-    write_text,
-)
+from framework.system import durable
 from tests.forks import forked
 from tests.small_disk import small_disk
 
@@ -24,7 +16,7 @@ LOCK = Path("x.lock")
 
 
 def _fail_inside(path, error):
-    with publish(path) as temporary:
+    with durable.publish(path) as temporary:
         temporary.write_text("half")
         raise error
 
@@ -51,14 +43,14 @@ def calls(monkeypatch):
 
 
 def test_a_text_file_holds_no_commands_for_a_terminal():
-    write_text(Path("a.txt"), "\x1b[2J\x9b\udc9b\udcff\ta\r\nb\rc\n")
+    durable.write_text(Path("a.txt"), "\x1b[2J\x9b\udc9b\udcff\ta\r\nb\rc\n")
     wanted = rb"\u001b[2J\u009b\udc9b" + b"\xff\ta\r\nb" + rb"\u000dc" + b"\n"
     assert Path("a.txt").read_bytes() == wanted
 
 
 def test_file_then_name_then_folder_reach_the_disk_in_this_order(calls):
     Path("folder").mkdir()
-    write_text(Path("folder/a.txt"), "x")
+    durable.write_text(Path("folder/a.txt"), "x")
     assert calls == [("fsync", "a.txt"), ("replace", "a.txt"), ("fsync", "folder")]
 
 
@@ -74,13 +66,16 @@ def test_an_error_leaves_the_old_file_and_nothing_else(error):
 def test_a_full_disk_is_a_resource_error_and_leaves_the_old_file():
     Path("a.txt").write_text("old")
     with small_disk(1000), pytest.raises(ResourceError, match=r"R101.*a\.txt"):
-        write_text(Path("a.txt"), "x" * 10_000)
+        durable.write_text(Path("a.txt"), "x" * 10_000)
     assert Path("a.txt").read_text() == "old"
     assert os.listdir() == ["a.txt"]
 
 
 def test_two_writers_of_one_file_do_not_meet():
-    with open_durable(Path("a.txt")) as first, open_durable(Path("a.txt")) as second:
+    with (
+        durable.open_durable(Path("a.txt")) as first,
+        durable.open_durable(Path("a.txt")) as second,
+    ):
         first.write(b"first")
         second.write(b"second")
     assert Path("a.txt").read_bytes() == b"first"
@@ -108,7 +103,7 @@ def test_a_file_or_folder_takes_the_name_of_either(new, old):
     make("new", new, "new")
     if old:
         make("target", old, "old")
-    move(Path("new"), Path("target"))
+    durable.move(Path("new"), Path("target"))
     assert text_of("target") == "new"
     assert os.listdir() == ["target"]
 
@@ -133,7 +128,7 @@ def test_what_the_dead_left_is_removed_and_what_the_living_have_is_not():
     )
     for name in names:
         make(name, "folder", "x")
-    removed = remove_leftovers(Path("a"))
+    removed = durable.remove_leftovers(Path("a"))
     assert set(removed) == {name for name, gone in names.items() if gone}
     left = set(os.listdir())
     assert left == names.keys() - set(removed)
@@ -145,7 +140,7 @@ def test_what_the_dead_left_is_removed_and_what_the_living_have_is_not():
 @pytest.mark.parametrize("number", [signal.SIGINT])
 def test_an_interrupt_waits_until_the_block_ends(number):
     done = []
-    with pytest.raises(KeyboardInterrupt), uninterrupted():  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), durable.uninterrupted():  # noqa: PT012
         signal.raise_signal(number)
         done.append("all of it")
     assert done == ["all of it"]
@@ -158,7 +153,10 @@ def test_a_link_planted_at_the_temporary_name_is_not_followed(monkeypatch, tmp_p
     monkeypatch.setattr(
         "framework.system.durable.temporary_name", lambda path: tmp_path / "planted"
     )
-    with pytest.raises(ResourceError, match="R101"), open_durable(tmp_path / "file") as file:
+    with (
+        pytest.raises(ResourceError, match="R101"),
+        durable.open_durable(tmp_path / "file") as file,
+    ):
         file.write(b"x")
     assert (tmp_path / "target").read_text() == "untouched"
     assert not (tmp_path / "file").exists()
@@ -172,7 +170,7 @@ def refused(holder):
 
 
 def hold(shared, ready):
-    with locked(LOCK, refused, shared=shared):
+    with durable.locked(LOCK, refused, shared=shared):
         ready.put(os.getpid())
         time.sleep(60)
 
@@ -188,7 +186,7 @@ def holder(request):
 
 
 def test_a_lock_is_gone_when_it_was_given_back():
-    with locked(LOCK, refused):
+    with durable.locked(LOCK, refused):
         assert f"process {os.getpid()} on " in LOCK.read_text()
     assert os.listdir() == []
 
@@ -196,30 +194,30 @@ def test_a_lock_is_gone_when_it_was_given_back():
 def test_a_living_holder_is_named(holder):
     with (
         pytest.raises(ResourceError, match=rf"R150.*x\.lock: process {holder} on .* since 20"),
-        locked(LOCK, refused),
+        durable.locked(LOCK, refused),
     ):
         pass
 
 
 def test_a_dead_ones_lock_is_free(holder):
     os.kill(holder, signal.SIGKILL)
-    with locked(LOCK, refused):
+    with durable.locked(LOCK, refused):
         assert str(os.getpid()) in LOCK.read_text()
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("holder", [True], indirect=True)
 def test_a_shared_lock_is_shared_but_not_with_one_who_wants_it_alone(holder):
-    with locked(LOCK, refused, shared=True):
+    with durable.locked(LOCK, refused, shared=True):
         pass
     assert LOCK.exists()
-    with pytest.raises(ResourceError, match="R150"), locked(LOCK, refused):
+    with pytest.raises(ResourceError, match="R150"), durable.locked(LOCK, refused):
         pass
 
 
 def test_a_link_in_the_locks_place_is_not_followed():
     Path("target").write_text("mine")
     LOCK.symlink_to("target")
-    with pytest.raises(ResourceError, match="R101"), locked(LOCK, refused):
+    with pytest.raises(ResourceError, match="R101"), durable.locked(LOCK, refused):
         pass
     assert Path("target").read_text() == "mine"

@@ -12,17 +12,8 @@ import pytest
 import torch
 
 from framework.contracts.batch import move, pin
-from framework.system.memory import (
-    SETTINGS,
-    Block,
-    CopyEngineError,
-    LockedFiles,
-    Pieces,
-    empty,
-    keep_freed_memory,
-    shared_map,
-    use,
-)
+from framework.system import memory
+from framework.system.memory import SETTINGS, Block, LockedFiles, Pieces, empty, shared_map, use
 from tests.simulated_cuda.patch import simulated
 from tests.store.fuzz import in_a_process
 
@@ -135,7 +126,7 @@ def bytes_at(path, start, size):
 def test_without_a_driver_the_reason_is_one_line(paths, monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)  # asks for a device that is not here
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    with pytest.raises(CopyEngineError, match=r"^libcuda\.so\.1 "):
+    with pytest.raises(memory.CopyEngineError, match=r"^libcuda\.so\.1 "):
         LockedFiles(paths, torch.device("cuda", 0))
 
 
@@ -194,4 +185,4 @@ def test_freed_memory_stays_for_the_next_batch(sizes, each):
 
 def test_who_has_set_malloc_by_the_environment_is_left_alone(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
-    assert not keep_freed_memory(of_any_size=False)
+    assert not memory.keep_freed_memory(of_any_size=False)

@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.system.rng import (
-    choose_algorithms,
-    generator_mark,
-    generator_state,
-    kept_generators,
-    seed_generators,
-    seed_host_generators,
-    set_generator_state,
-)
+from framework.system import rng
 
 CPU = torch.device("cpu")
 
@@ -29,9 +21,9 @@ def test_what_is_drawn_after_is_drawn_again(before):
     for _ in range(before):
         random.gauss(0, 1)
         np.random.randn()  # noqa: NPY002
-    state = generator_state(CPU)
+    state = rng.generator_state(CPU)
     expected = [drawn() for _ in range(3)]
-    set_generator_state(state, CPU)
+    rng.set_generator_state(state, CPU)
     assert [drawn() for _ in range(3)] == expected
 
 
@@ -39,7 +31,7 @@ def test_what_is_drawn_after_is_drawn_again(before):
 def test_a_seed_is_a_beginning_for_all(seed):
     result = []
     for item in (seed, seed, seed + 1):
-        seed_generators(item)
+        rng.seed_generators(item)
         result.append(drawn())
     assert result[0] == result[1]
     assert all(first != second for first, second in zip(result[0], result[2], strict=True))
@@ -49,18 +41,18 @@ def test_a_seed_is_a_beginning_for_all(seed):
     "draw", [random.random, np.random.rand, np.random.randn, lambda: torch.rand(1)]
 )
 def test_a_mark_moves_with_each_generator(draw):
-    seed_host_generators(1)
-    mark = generator_mark()
-    assert generator_mark() == mark
+    rng.seed_host_generators(1)
+    mark = rng.generator_mark()
+    assert rng.generator_mark() == mark
     draw()
-    assert generator_mark() != mark
+    assert rng.generator_mark() != mark
 
 
 def test_what_is_drawn_inside_moves_nothing():
-    seed_generators(3)
+    rng.seed_generators(3)
     expected = drawn()
-    seed_generators(3)
-    with kept_generators(CPU):
+    rng.seed_generators(3)
+    with rng.kept_generators(CPU):
         drawn()
     assert drawn() == expected
 
@@ -69,11 +61,11 @@ def test_what_is_drawn_inside_moves_nothing():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 def test_a_gpu_s_generator_is_part_of_it():
     device = torch.device("cuda", 0)
-    state = generator_state(device)
+    state = rng.generator_state(device)
     expected = torch.rand(5, device=device)
-    set_generator_state(state, device)
+    rng.set_generator_state(state, device)
     assert torch.equal(torch.rand(5, device=device), expected)
-    set_generator_state(generator_state(CPU), device)  # of a run without one
+    rng.set_generator_state(rng.generator_state(CPU), device)  # of a run without one
 
 
 @pytest.fixture
@@ -81,19 +73,19 @@ def algorithms(monkeypatch):
     """Put the choice back, which is the process's."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     yield
-    choose_algorithms(CPU, deterministic=True)
-    choose_algorithms(CPU, deterministic=False)
+    rng.choose_algorithms(CPU, deterministic=True)
+    rng.choose_algorithms(CPU, deterministic=False)
 
 
 def test_an_operator_without_a_repeatable_algorithm_is_an_error_until_the_next_run(algorithms):
-    choose_algorithms(CPU, deterministic=True)
+    rng.choose_algorithms(CPU, deterministic=True)
     with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
-    choose_algorithms(CPU, deterministic=False)
+    rng.choose_algorithms(CPU, deterministic=False)
     torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
 
 
 def test_what_the_user_s_code_has_chosen_stays(algorithms):
     torch.use_deterministic_algorithms(True)
-    choose_algorithms(CPU, deterministic=False)
+    rng.choose_algorithms(CPU, deterministic=False)
     assert torch.are_deterministic_algorithms_enabled()

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from framework.system import stopping
-from framework.system.stopping import close_at_end, handled, stop_at_end
 from tests.cli.command import Done
 from tests.forks import forked
 
@@ -267,7 +266,7 @@ def test_a_default_ends_a_process_whose_handler_cannot_run():
 
     def work():
         signal.signal(signal.SIGTERM, lambda *_: None)
-        with handled([signal.SIGTERM], signal.SIG_DFL):
+        with stopping.handled([signal.SIGTERM], signal.SIG_DFL):
             os.write(waiting, b".")
             ctypes.PyDLL(None).sleep(60)  # keeps the GIL
 
@@ -315,8 +314,8 @@ def ended(monkeypatch):
 
 def test_processes_are_closed_before_threads_are_awaited(ended):
     threads, processes = Threads("threads", 0.2, ended), Processes(ended)
-    stop_at_end(threads)
-    close_at_end(processes)
+    stopping.stop_at_end(threads)
+    stopping.close_at_end(processes)
     stopping._end_owners()
     assert ended == ["processes", "threads"]
 
@@ -324,15 +323,15 @@ def test_processes_are_closed_before_threads_are_awaited(ended):
 def test_a_thread_that_does_not_end_is_not_awaited_for_ever(ended, monkeypatch):
     monkeypatch.setattr(stopping, "LONGEST_S", 0.2)
     slow, quick = Threads("slow", 1.0, ended), Threads("quick", 0.0, ended)
-    stop_at_end(slow)
-    stop_at_end(quick)
+    stopping.stop_at_end(slow)
+    stopping.stop_at_end(quick)
     stopping._end_owners()
     assert ended == ["quick"]
 
 
 def test_a_forked_process_leaves_them_to_its_parent(ended):
     processes = Processes(ended)
-    close_at_end(processes)
+    stopping.close_at_end(processes)
 
     def work():
         stopping._end_owners()

@@ -18,14 +18,7 @@ from packaging.requirements import Requirement
 from framework.config.targets import ROOT
 from framework.errors import DataError, ResourceError, UserCodeError, UserRecordError, error_kinds
 from framework.measure.statistics import claim
-from framework.system.user_code import (
-    digest_of,
-    files_digest,
-    needed,
-    pip_install,
-    user_error,
-    user_sources,
-)
+from framework.system import user_code
 from tests.cli.command import is_one_error_line, paceline
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -58,7 +51,7 @@ def fails():
 
 def test_an_error_of_the_user_names_file_line_and_function():
     line = fails.__code__.co_firstlineno + 1
-    text = str(user_error(caught(fails), about="record 5", fix="mend it"))
+    text = str(user_code.user_error(caught(fails), about="record 5", fix="mend it"))
     assert text.startswith("error[U100]: ")
     assert text.endswith(
         f"test_user_code.py:{line}: in fails: LookupError: a user's mistake (record 5); mend it"
@@ -66,15 +59,15 @@ def test_an_error_of_the_user_names_file_line_and_function():
 
 
 def test_what_a_library_raises_belongs_to_the_user_who_called_it():
-    error = user_error(caught(lambda: torch.zeros(2, 3) @ torch.zeros(2, 3)))
+    error = user_code.user_error(caught(lambda: torch.zeros(2, 3) @ torch.zeros(2, 3)))
     assert "test_user_code.py" in str(error)
-    assert "json" not in str(user_error(caught(lambda: json.loads("{"))))
+    assert "json" not in str(user_code.user_error(caught(lambda: json.loads("{"))))
 
 
 def test_the_cause_is_named_if_the_error_itself_was_made_by_a_library():
     error = RuntimeError("generator raised")
     error.__cause__ = caught(fails)
-    assert "in fails: LookupError: a user's mistake" in str(user_error(error))
+    assert "in fails: LookupError: a user's mistake" in str(user_code.user_error(error))
 
 
 def test_a_file_that_cannot_be_parsed_is_named_with_its_line(tmp_path):
@@ -84,11 +77,11 @@ def test_a_file_that_cannot_be_parsed_is_named_with_its_line(tmp_path):
         error = caught(lambda: __import__("broken"))
     finally:
         sys.path.remove(str(tmp_path))
-    assert "broken.py:2: SyntaxError: " in str(user_error(error))
+    assert "broken.py:2: SyntaxError: " in str(user_code.user_error(error))
 
 
 def test_an_error_of_a_record_can_be_skipped_and_sent():
-    error = user_error(caught(fails), kind=UserRecordError)
+    error = user_code.user_error(caught(fails), kind=UserRecordError)
     assert isinstance(error, DataError | UserCodeError)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.exit_code, type(again)) == (str(error), 9, UserRecordError)
@@ -118,18 +111,18 @@ def mine(monkeypatch):
 
 def test_the_sources_are_those_of_the_user_that_are_imported(mine):
     names = ["helpers", "helpers.more", "helpers.tools", "late", "mine"]
-    assert sorted(user_sources(["mine"])) == names
-    assert not user_sources(["torch", "framework.errors", "no_such_module"])
+    assert sorted(user_code.user_sources(["mine"])) == names
+    assert not user_code.user_sources(["torch", "framework.errors", "no_such_module"])
 
 
 @pytest.mark.parametrize("changed", ["mine.py", "helpers/more.py", "late.py"])
 def test_a_change_in_any_of_them_changes_the_digest(mine, changed):
-    before = digest_of(functools.partial(mine.make, 3))
+    before = user_code.digest_of(functools.partial(mine.make, 3))
     Path("unused.py").write_text("# changed")
-    assert digest_of(functools.partial(mine.make, 3)) == before
+    assert user_code.digest_of(functools.partial(mine.make, 3)) == before
     with open(changed, "a") as file:
         file.write("# changed\n")
-    after = digest_of(functools.partial(mine.make, 3))
+    after = user_code.digest_of(functools.partial(mine.make, 3))
     assert after.files != before.files
     assert after.state == before.state
 
@@ -138,9 +131,9 @@ def test_an_installed_package_counts_if_it_is_named(mine, monkeypatch):
     Path("site-packages/wheel_of_mine").mkdir(parents=True)
     Path("site-packages/wheel_of_mine/__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(Path("site-packages").absolute()))
-    assert not user_sources(["wheel_of_mine"])
-    assert list(user_sources(["wheel_of_mine"], ["wheel_of_mine"])) == ["wheel_of_mine"]
-    assert files_digest(["wheel_of_mine"]) == files_digest([])
+    assert not user_code.user_sources(["wheel_of_mine"])
+    assert list(user_code.user_sources(["wheel_of_mine"], ["wheel_of_mine"])) == ["wheel_of_mine"]
+    assert user_code.files_digest(["wheel_of_mine"]) == user_code.files_digest([])
 
 
 @pytest.mark.parametrize(
@@ -148,30 +141,32 @@ def test_an_installed_package_counts_if_it_is_named(mine, monkeypatch):
     [(1, 2), ({"a"}, {"b"}), (torch.zeros(2), torch.ones(2)), (np.zeros(2), np.ones(2))],
 )
 def test_the_state_counts(mine, state, other):
-    assert digest_of(mine.Maker(state)) == digest_of(mine.Maker(state))
-    assert digest_of(mine.Maker(state)).state != digest_of(mine.Maker(other)).state
+    assert user_code.digest_of(mine.Maker(state)) == user_code.digest_of(mine.Maker(state))
+    assert (
+        user_code.digest_of(mine.Maker(state)).state != user_code.digest_of(mine.Maker(other)).state
+    )
 
 
 @pytest.mark.parametrize("thing", [threading.Lock(), lambda item: item])
 def test_what_cannot_be_pickled_has_files_and_no_state(mine, thing):
     maker = mine.Maker(thing)
-    digest = digest_of(maker)
+    digest = user_code.digest_of(maker)
     assert digest.state is None
     assert digest.fault
-    assert digest.files == digest_of(mine.Maker(0)).files or callable(thing)
+    assert digest.files == user_code.digest_of(mine.Maker(0)).files or callable(thing)
 
 
 def test_a_missing_package_is_named_as_the_registry_knows_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ResourceError, match=r"R112\]: jinja2: is not installed") as raised:
-        needed("jinja2", "report")
+        user_code.needed("jinja2", "report")
     assert str(raised.value).endswith(f"; {REPORT}")
-    needed("matplotlib", "report")  # which is installed
+    user_code.needed("matplotlib", "report")  # which is installed
 
 
 @pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
 def test_every_extra_can_be_named(extra):
-    names = [Requirement(word).name for word in shlex.split(pip_install(extra))[2:]]
+    names = [Requirement(word).name for word in shlex.split(user_code.pip_install(extra))[2:]]
     wanted = PROJECT["optional-dependencies"][extra]
     assert set(names) == {Requirement(word).name for word in wanted}
 

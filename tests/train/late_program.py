@@ -14,9 +14,7 @@ import torch
 from torch import nn
 
 from framework.measure.clock import HostClock
-from framework.parallel.ddp import DistributedParallel
-from framework.parallel.fsdp import ShardedParallel
-from framework.parallel.virtual import VirtualParallel
+from framework.parallel import ddp, fsdp, virtual
 from framework.system.stopping import die_with_parent, leave
 from tests.fakes import CPU, FakeLoader, FakeSink, make_data, make_trainer
 
@@ -82,10 +80,10 @@ class SlowSGD(torch.optim.SGD):
 def make_parallel(kind, count):
     shared = {"num_processes": count, "timeout_s": 60.0, "device": CPU}
     if kind == "virtual":
-        return VirtualParallel(virtual_ranks=count, num_threads=1, **shared)
+        return virtual.VirtualParallel(virtual_ranks=count, num_threads=1, **shared)
     if kind == "fsdp":
-        return ShardedParallel(unit_parameters=20, sync_batch_norm=False, **shared)
-    return DistributedParallel(sync_batch_norm=False, **shared)
+        return fsdp.ShardedParallel(unit_parameters=20, sync_batch_norm=False, **shared)
+    return ddp.DistributedParallel(sync_batch_norm=False, **shared)
 
 
 def report_of(case, parallel):

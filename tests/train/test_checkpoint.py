@@ -18,21 +18,8 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 import framework.system.durable
 import framework.train.checkpoint
 from framework.errors import CheckpointError, ResourceError
-from framework.train.checkpoint import (
-    _END,
-    _MAGIC,
-    END_BYTES,
-    VERSION,
-    CheckpointFolder,
-    Damaged,
-    foreign_value,
-    is_plain,
-    load_checked,
-    newest_path,
-    newest_state,
-    read_state,
-    save_state,
-)
+from framework.train import checkpoint
+from framework.train.checkpoint import END_BYTES, VERSION, Damaged, newest_state, read_state
 from tests.fakes import FakeLoader, make_data, make_trainer
 from tests.faults.hostile import Reduced, zipped
 
@@ -43,7 +30,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / f"state-v{VERSION}.pt"
 
 def folder_of(run_dir, keep=2, every_s=None, printed=None):
     say = [].append if printed is None else printed.append
-    return CheckpointFolder(run_dir, {"learned": {}}, keep, every_s, say)
+    return checkpoint.CheckpointFolder(run_dir, {"learned": {}}, keep, every_s, say)
 
 
 def trained(run_dir, **parts):
@@ -82,7 +69,7 @@ def finished(tmp_path_factory):
 
 
 def test_torch_and_zipfile_read_a_state_and_find_no_code_in_it(finished):
-    path = newest_path(finished[0])
+    path = checkpoint.newest_path(finished[0])
     assert torch.load(path, weights_only=True, mmap=True)["progress"]["step"] == 4
     assert get_unsafe_globals_in_checkpoint(path) == []
     with zipfile.ZipFile(path) as file:
@@ -142,7 +129,7 @@ def test_the_newest_is_the_one_saved_last_not_the_highest_step_or_the_latest_tim
     save(folder_of(tmp_path), 100)
     save(folder_of(tmp_path), 40)  # of another run that has resumed from step 30
     os.utime(state_file(tmp_path, 40), (0, 0))
-    assert newest_path(tmp_path) == state_file(tmp_path, 40)
+    assert checkpoint.newest_path(tmp_path) == state_file(tmp_path, 40)
     assert newest_state(tmp_path).state == {"value": 40, "learned": {}}
     save(folder_of(tmp_path), 50)
     assert states(tmp_path) == ["step-00000040.pt", "step-00000050.pt"]
@@ -181,7 +168,7 @@ def test_if_no_state_is_whole_all_are_named(tmp_path):
 def whole(tmp_path):
     """Save a small state, and return its path and its bytes."""
     state = {"model": {"w": torch.arange(100.0)}, "progress": {"step": 1}}
-    save_state(state_file(tmp_path), state, 1, 1)
+    checkpoint.save_state(state_file(tmp_path), state, 1, 1)
     return state_file(tmp_path), state_file(tmp_path).read_bytes()
 
 
@@ -212,7 +199,7 @@ def test_a_state_of_another_version_is_refused(whole, monkeypatch):
 
 def with_end(data):
     """Append an end with fitting checksums, as an attacker can: a checksum is no seal."""
-    end = _END.pack(_MAGIC, VERSION, 1, 1, len(data), crc32(data))
+    end = checkpoint._END.pack(checkpoint._MAGIC, VERSION, 1, 1, len(data), crc32(data))
     return data + end + crc32(end).to_bytes(4, "little")
 
 
@@ -309,7 +296,7 @@ def of_torch(value, **options):
 def loaded(data):
     Path("x.pt").write_bytes(data)
     with open("x.pt", "rb") as file:
-        return load_checked(file)
+        return checkpoint.load_checked(file)
 
 
 def refusal(data):
@@ -407,5 +394,5 @@ STRANGE = {
 
 @pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE)
 def test_a_tensor_that_could_not_be_checked_is_not_plain(value):
-    assert not is_plain([value])
-    assert "the model's weight is " in foreign_value({}, {"weight": value})
+    assert not checkpoint.is_plain([value])
+    assert "the model's weight is " in checkpoint.foreign_value({}, {"weight": value})

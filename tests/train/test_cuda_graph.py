@@ -10,9 +10,7 @@ from framework.objective.scores import ClassObjective
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.plateau import Plateau
-from framework.train import cuda_graph
-from framework.train.cuda_graph import WARM_UPS, CudaRecorder
-from framework.train.weights import Average
+from framework.train import cuda_graph, weights
 from tests.fakes import FakeClock, FakeLoader, FakeSink, make_data, make_trainer
 from tests.train.states import same
 
@@ -111,8 +109,8 @@ def test_captured_steps_learn_what_others_learn(optimizer):
     assert same(captured, trained(None, **parts))
     assert len({rate for *_, rate in captured[0]}) == 4
     assert same(trained(Again(), report_every=7, **parts), trained(None, report_every=7, **parts))
-    assert (recorder.asides, recorder.captures) == (WARM_UPS, 1)
-    assert recorder.replays == 3 * 4 - WARM_UPS  # short batches are run as they are
+    assert (recorder.asides, recorder.captures) == (cuda_graph.WARM_UPS, 1)
+    assert recorder.replays == 3 * 4 - cuda_graph.WARM_UPS  # short batches are run as they are
     assert clock.marks[:11] == ["forward", "optimizer", "report"] * 3 + ["forward", "report"]
 
 
@@ -120,7 +118,7 @@ def test_captured_steps_learn_what_others_learn(optimizer):
 def test_an_average_that_looks_ahead_is_the_same_with_captured_steps(words):
     def learned(recorder):
         model = small_model()
-        average = Average(model, 0.5, lookahead=True, **words)
+        average = weights.Average(model, 0.5, lookahead=True, **words)
         return trained(recorder, model=model, average=average)
 
     recorder = Again()
@@ -217,5 +215,5 @@ def trained_on_cuda(recorder, model=None, optimizer=torch.optim.SGD):
 @needs_cuda
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_graph_learns_what_kernels_learn(optimizer):
-    captured = trained_on_cuda(CudaRecorder(CUDA), optimizer=optimizer)
+    captured = trained_on_cuda(cuda_graph.CudaRecorder(CUDA), optimizer=optimizer)
     assert captured == trained_on_cuda(None, optimizer=optimizer)

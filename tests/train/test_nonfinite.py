@@ -11,15 +11,7 @@ from framework.objective.classify import Classify
 from framework.precision.amp import AMP
 from framework.train.metrics import PassPlace
 from framework.train.step import all_finite, infinite_buffers, nonfinite_error
-from tests.fakes import (
-    CPU,
-    FakeCheckpoints,
-    FakeSink,
-    MeanValue,
-    make_data,
-    make_model,
-    make_trainer,
-)
+from tests import fakes
 from tests.train.states import average, same, weights
 
 
@@ -42,15 +34,19 @@ class Spoiled:
 
 
 def spoiled(*steps, **parts):
-    return make_trainer(make_data(40), 4, objective=Spoiled(*steps), report_every=5, **parts)
+    return fakes.make_trainer(
+        fakes.make_data(40), 4, objective=Spoiled(*steps), report_every=5, **parts
+    )
 
 
 @pytest.mark.parametrize(("steps", "moves"), [(1, False), (2, True)])
 def test_an_overflow_of_half_precision_moves_nothing_and_the_next_step_does(steps, moves):
-    amp = AMP("fp16", device=CPU)
+    amp = AMP("fp16", device=fakes.CPU)
     parts = {"precision": amp, "objective": Spoiled(1, factor=1e38), "ema": 0.5}
-    model = make_model(torch.float32)
-    trainer = make_trainer(make_data(8, torch.float32), model=model, max_steps=steps, **parts)
+    model = fakes.make_model(torch.float32)
+    trainer = fakes.make_trainer(
+        fakes.make_data(8, torch.float32), model=model, max_steps=steps, **parts
+    )
     before = weights(trainer)
     trainer.fit()
     assert same(weights(trainer), before) is not moves
@@ -60,7 +56,7 @@ def test_an_overflow_of_half_precision_moves_nothing_and_the_next_step_does(step
 
 
 def test_a_bad_step_that_is_skipped_changes_nothing():
-    sink, undisturbed = FakeSink(), make_trainer(make_data(40), 4, max_steps=3)
+    sink, undisturbed = fakes.FakeSink(), fakes.make_trainer(fakes.make_data(40), 4, max_steps=3)
     trainer = spoiled(4, skip_bad=True, max_steps=4, sinks=[sink])
     for own in (trainer, undisturbed):
         own.fit()
@@ -71,9 +67,9 @@ def test_a_bad_step_that_is_skipped_changes_nothing():
 
 def test_statistics_that_a_bad_batch_has_changed_are_restored():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
-    data = make_data(12)
+    data = fakes.make_data(12)
     data["x"][8:] = math.nan
-    trainer = make_trainer(data, 4, model=model, skip_bad=True)
+    trainer = fakes.make_trainer(data, 4, model=model, skip_bad=True)
     trainer.fit()
     assert trainer.progress.scheduled == 2
     assert all(bool(torch.isfinite(buffer).all()) for buffer in model.buffers())
@@ -88,7 +84,7 @@ def test_too_many_bad_steps_in_a_row_end_the_run():
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_ends_the_run_with_its_step_records_and_rate(value):
     data = {"value": torch.tensor([1.0, 1.0, value, 1.0]), "index": torch.arange(4)}
-    trainer = make_trainer(data, 1, objective=MeanValue(), report_every=2)
+    trainer = fakes.make_trainer(data, 1, objective=fakes.MeanValue(), report_every=2)
     what = r"N101\]: step 3, records 2: the loss is (nan|inf) at learning rate 0\.1; "
     with pytest.raises(NumericError, match=what):
         trainer.fit()
@@ -96,7 +92,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_its_step_records_and_rate(va
 
 @pytest.mark.parametrize("bad", [4, 5])
 def test_a_poisoned_state_is_never_saved(bad):
-    checkpoints = FakeCheckpoints()
+    checkpoints = fakes.FakeCheckpoints()
     with pytest.raises(NumericError):
         spoiled(bad, checkpoints=checkpoints, save_every=1).fit()
     assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == list(range(1, bad))

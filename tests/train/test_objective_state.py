@@ -8,8 +8,7 @@ from torch import nn
 
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.classify import Classify
-from framework.objective.own_loss import OwnLoss
+from framework.objective import classify, own_loss
 from framework.parallel.none import NoParallel
 from framework.train.objective_state import ObjectiveState, evaluating, untouched
 from tests.fakes import CPU, FakeCheckpoints, make_model
@@ -28,7 +27,7 @@ def test_weights_of_an_objective_are_trained_with_the_models():
 
 
 def test_weights_of_a_loss_inside_ours_are_found():
-    objective = OwnLoss("x", "y", {"own": Centers(), "torch": nn.CrossEntropyLoss()})
+    objective = own_loss.OwnLoss("x", "y", {"own": Centers(), "torch": nn.CrossEntropyLoss()})
     owned = ObjectiveState(objective, ALONE)
     assert list(owned.weights.values()) == ["objective.losses.own.weights"]
     assert owned.note == (
@@ -129,7 +128,7 @@ def test_a_value_that_no_state_holds_is_warned_of_once():
 def test_what_cannot_keep_it_refuses_it(objective):
     with pytest.raises(ConfigError, match=r"C392\]: objective: owns objective.*, and it is so; "):
         ObjectiveState(objective, ALONE).check("it is so")
-    ObjectiveState(OwnLoss("x", "y", {"loss": nn.MSELoss()}), ALONE).check("it is so")
+    ObjectiveState(own_loss.OwnLoss("x", "y", {"loss": nn.MSELoss()}), ALONE).check("it is so")
 
 
 def test_weights_and_lists_keep_their_place_on_a_resume():
@@ -229,4 +228,4 @@ def test_a_weight_without_a_gradient_on_any_rank_gets_none():
 
 
 def test_an_objective_of_ours_owns_nothing():
-    assert not ObjectiveState(Classify("x", "y", 0.0), ALONE).is_there
+    assert not ObjectiveState(classify.Classify("x", "y", 0.0), ALONE).is_there

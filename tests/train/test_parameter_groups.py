@@ -8,16 +8,8 @@ from framework.errors import ConfigError
 from framework.model.resnet18 import ResNet18
 from framework.parallel.group import HostSyncBatchNorm
 from framework.parallel.hang import Exchange
-from framework.train.parameter_groups import (
-    SCALINGS,
-    ModelBlocks,
-    Scaling,
-    check_options,
-    is_normalization,
-    matching,
-    parameter_groups,
-    parts_of,
-)
+from framework.train import parameter_groups
+from framework.train.parameter_groups import SCALINGS, Scaling, check_options, matching, parts_of
 
 NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weight", "head.bias"]
 
@@ -56,7 +48,7 @@ class ScaledNormLinear(nn.Linear):
     ],
 )
 def test_modules_that_normalize_are_known(module, normalizes):
-    assert is_normalization(module) == normalizes
+    assert parameter_groups.is_normalization(module) == normalizes
 
 
 class Transformer(nn.Module):
@@ -104,7 +96,7 @@ class Inverted(nn.Module):
 )
 def test_every_parameter_has_a_block_in_the_order_of_the_model(make, names):
     model = make()
-    blocks = ModelBlocks(model)
+    blocks = parameter_groups.ModelBlocks(model)
     assert blocks.names == names
     assert blocks.number_of.keys() == dict(model.named_parameters()).keys()
     assert set(blocks.number_of.values()) == set(range(blocks.depth))
@@ -115,7 +107,9 @@ def small_model():
 
 
 def grouped(groups=None, lr=0.5, model=None, **block):
-    return parameter_groups(model or small_model(), {"groups": groups, "lr": lr, **block})
+    return parameter_groups.parameter_groups(
+        model or small_model(), {"groups": groups, "lr": lr, **block}
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +205,7 @@ def test_groups_and_no_decay_name_what_an_objective_owns():
     owned = {f"objective.head.{name}": nn.Parameter(torch.zeros(2)) for name in ("weight", "bias")}
     block = {"lr": 0.1, "groups": {"own": {"match": "*.weight", "lr_factor": 10}}}
     model = nn.Linear(2, 2)
-    groups = parameter_groups(model, {**block, "no_decay": ["bias"]}, owned)
+    groups = parameter_groups.parameter_groups(model, {**block, "no_decay": ["bias"]}, owned)
     shown = [(group["name"], group.get("lr"), len(group["params"])) for group in groups]
     model_groups = [("others", None, 1), ("others, no decay", None, 1)]
     assert shown == [*model_groups, ("own", 1.0, 1), ("objective, no decay", None, 1)]
@@ -250,7 +244,7 @@ def test_depth_is_counted_inside_a_part():
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
     names = [name for name, _ in model.named_parameters() if name[0] in "12"]
     block = {"lr": 1.0, "layer_decay": 0.5, "no_decay": ["bias"]}
-    groups = parameter_groups(model, block, only=names, part="body")
+    groups = parameter_groups.parameter_groups(model, block, only=names, part="body")
     rates = {group["name"]: group["lr"] for group in groups}
     assert rates == {
         "body, block 0": 0.5,
@@ -260,4 +254,6 @@ def test_depth_is_counted_inside_a_part():
     }
     assert {group["part"] for group in groups} == {"body"}
     with pytest.raises(ConfigError, match=r"C147\]: optim.parts.body.groups.x.match = 3"):
-        parameter_groups(model, {"groups": {"x": {"match": "3"}}}, only=names, part="body")
+        parameter_groups.parameter_groups(
+            model, {"groups": {"x": {"match": "3"}}}, only=names, part="body"
+        )

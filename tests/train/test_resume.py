@@ -3,15 +3,7 @@
 import pytest
 
 from framework.schedule.one_cycle import OneCycle
-from tests.fakes import (
-    FakeCheckpoints,
-    FakeLoader,
-    FakeSink,
-    make_data,
-    make_model,
-    make_trainer,
-    stop_after,
-)
+from tests import fakes
 from tests.train.states import means, same, saved_at
 
 
@@ -22,9 +14,13 @@ def long_run(state=None, **parts):
     """
     plan = {"epochs": 3, "ema": 0.9, "schedule": OneCycle(0.3, 0.1), "report_every": 3}
     order = {"shuffle": True, "accumulate": 2}
-    parts = {"checkpoints": FakeCheckpoints(), "val": FakeLoader(make_data(6), 4), **parts}
-    model = make_model(dropout=0.3)
-    trainer = make_trainer(make_data(18), 4, model=model, order=order, **plan, **parts)
+    parts = {
+        "checkpoints": fakes.FakeCheckpoints(),
+        "val": fakes.FakeLoader(fakes.make_data(6), 4),
+        **parts,
+    }
+    model = fakes.make_model(dropout=0.3)
+    trainer = fakes.make_trainer(fakes.make_data(18), 4, model=model, order=order, **plan, **parts)
     if state is not None:
         trainer.load_state_dict(state)
     trainer.fit()
@@ -38,9 +34,9 @@ def last_state(trainer):
 
 @pytest.mark.parametrize("steps", [1, 4, 7])
 def test_a_run_stopped_within_an_epoch_ends_in_the_same_bits(steps):
-    undisturbed, sink = FakeSink(), FakeSink()
+    undisturbed, sink = fakes.FakeSink(), fakes.FakeSink()
     whole = long_run(sinks=[undisturbed])
-    first = long_run(sinks=[sink], stop=stop_after(steps))
+    first = long_run(sinks=[sink], stop=fakes.stop_after(steps))
     second = long_run(last_state(first), sinks=[sink])
     assert same(last_state(second), last_state(whole))
     assert means(sink) == means(undisturbed)
@@ -56,12 +52,12 @@ def test_a_run_resumed_from_the_end_of_an_epoch_ends_in_the_same_bits():
 
 
 def test_an_epoch_whose_last_batch_is_left_out_on_resume_ends():
-    data, sink = make_data(10), FakeSink()
-    first = make_trainer(data, 4, epochs=2, max_steps=2)
+    data, sink = fakes.make_data(10), fakes.FakeSink()
+    first = fakes.make_trainer(data, 4, epochs=2, max_steps=2)
     first.fit()
-    val = FakeLoader(make_data(6), 4)
+    val = fakes.FakeLoader(fakes.make_data(6), 4)
     dropped = {"order": {"last": "drop"}, "val": val, "epochs": 2, "report_every": 1}
-    second = make_trainer(data, 4, sinks=[sink], **dropped)
+    second = fakes.make_trainer(data, 4, sinks=[sink], **dropped)
     second.load_state_dict(first.state_dict())
     second.fit()
     assert [report.step for report in sink.of("val")] == [4]
@@ -76,10 +72,12 @@ def test_an_epoch_whose_last_batch_is_left_out_on_resume_ends():
     ],
 )
 def test_a_run_with_another_batch_size_trains_the_epochs_that_are_left(batch_size, reports):
-    first = make_trainer(make_data(16), 4, epochs=2)
+    first = fakes.make_trainer(fakes.make_data(16), 4, epochs=2)
     first.fit()
-    sink = FakeSink()
-    second = make_trainer(make_data(16), batch_size, epochs=4, sinks=[sink], report_every=1)
+    sink = fakes.FakeSink()
+    second = fakes.make_trainer(
+        fakes.make_data(16), batch_size, epochs=4, sinks=[sink], report_every=1
+    )
     second.load_state_dict(first.state_dict())
     second.fit()
     assert [(report.step, report.epoch) for report in sink.reports] == reports

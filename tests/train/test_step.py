@@ -14,30 +14,13 @@ from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.amp import AMP
 from framework.precision.fp32 import FP32
-from framework.schedule.cosine import Cosine
+from framework.schedule import cosine, torch_schedule
 from framework.schedule.plateau import Plateau
-from framework.schedule.torch_schedule import TorchSchedule
-from framework.train.metrics import Progress, TrainPlan
+from framework.train import metrics, weights
 from framework.train.step import CountWeights, Passes, Stepper
-from framework.train.weights import Average
-from tests.fakes import (
-    CPU,
-    FakeClock,
-    FakeSink,
-    SkippingPrecision,
-    make_data,
-    make_model,
-    make_trainer,
-)
+from tests import fakes
 from tests.parallel.launching import of_two_ranks
-from tests.train.counted import (
-    BATCH_SIZE,
-    EPOCHS,
-    half_labelled,
-    learned_by_a_plain_loop,
-    weights_of,
-)
-from tests.train.states import same
+from tests.train import counted, states
 
 
 def make(precision=None, lr=0.1, **plan):
@@ -45,10 +28,10 @@ def make(precision=None, lr=0.1, **plan):
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     groups = [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}]
     optimizer = torch.optim.SGD(groups, lr=lr)
-    precision = precision or FP32(False, device=CPU)
-    counts = CountWeights(NoParallel(device=CPU), optimizer)
-    plan = TrainPlan(1, **plan)
-    return Stepper(plan, model, optimizer, Cosine(0.0, 0.0), precision, None, counts)
+    precision = precision or FP32(False, device=fakes.CPU)
+    counts = CountWeights(NoParallel(device=fakes.CPU), optimizer)
+    plan = metrics.TrainPlan(1, **plan)
+    return Stepper(plan, model, optimizer, cosine.Cosine(0.0, 0.0), precision, None, counts)
 
 
 def learn(stepper, progress, value=1.0):
@@ -62,10 +45,10 @@ def state_of(stepper):
 
 
 def test_gradients_of_passes_add_up_by_their_weights():
-    model, data, clock = make_model(), make_data(6), FakeClock()
-    parallel = NoParallel(device=CPU)
+    model, data, clock = fakes.make_model(), fakes.make_data(6), fakes.FakeClock()
+    parallel = NoParallel(device=fakes.CPU)
     counts = CountWeights(parallel, torch.optim.SGD(model.parameters()))
-    parts = parallel, FP32(tf32=False, device=CPU), counts, clock.mark
+    parts = parallel, FP32(tf32=False, device=fakes.CPU), counts, clock.mark
     passes = Passes(model, Classify("x", "y", 0.0), *parts)
     whole = torch.autograd.grad(passes.objective(model, data).loss, list(model.parameters()))
     for part, last in ((slice(0, 2), False), (slice(2, 6), True)):
@@ -79,7 +62,7 @@ def test_gradients_of_passes_add_up_by_their_weights():
 
 
 def test_every_group_follows_the_schedule_from_its_own_rate():
-    stepper, progress, rates = make(), Progress(), []
+    stepper, progress, rates = make(), metrics.Progress(), []
     for _ in range(3):
         learn(stepper, progress)
         rates.append([group["lr"] for group in stepper.optimizer.param_groups])
@@ -90,21 +73,23 @@ def test_every_group_follows_the_schedule_from_its_own_rate():
 
 
 def test_the_rate_of_each_group_is_reported_by_its_name():
-    model, sink = make_model(), FakeSink()
+    model, sink = fakes.make_model(), fakes.FakeSink()
     first, *rest = model.parameters()
     groups = [{"params": [first], "name": "head", "lr": 0.5}, {"params": rest, "until": 0.5}]
     optimizer = torch.optim.SGD(groups, lr=0.25)
     parts = {"model": model, "optimizer": optimizer, "report_every": 1, "sinks": [sink]}
-    make_trainer(make_data(8), 4, schedule=lambda step, _: 1 / (1 + step), **parts).fit()
+    fakes.make_trainer(
+        fakes.make_data(8), 4, schedule=lambda step, _: 1 / (1 + step), **parts
+    ).fit()
     reported = [dict(report.rates) for report in sink.of("train")]
     assert reported == [{"head": 0.5, "group 1": 0.25}, {"head": 0.25, "group 1": 0.0}]
-    sink = FakeSink()
-    make_trainer(make_data(4), 4, sinks=[sink]).fit()
+    sink = fakes.FakeSink()
+    fakes.make_trainer(fakes.make_data(4), 4, sinks=[sink]).fit()
     assert [report.rates for report in sink.of("train")] == [{}]
 
 
 def test_a_group_stops_after_its_share_of_the_steps():
-    stepper, progress = make(), Progress()
+    stepper, progress = make(), metrics.Progress()
     groups = stepper.optimizer.param_groups
     groups[1]["until"] = 0.3
     stepper = replace(stepper)
@@ -119,7 +104,7 @@ def test_a_group_stops_after_its_share_of_the_steps():
 
 
 def test_a_skipped_step_is_counted_and_takes_no_place_in_the_schedule():
-    stepper, progress = make(SkippingPrecision(0, 1)), Progress()
+    stepper, progress = make(fakes.SkippingPrecision(0, 1)), metrics.Progress()
     for _ in range(3):
         learn(stepper, progress)
     assert (progress.scheduled, progress.missed, stepper.rate) == (1, 0, 0.1)
@@ -151,8 +136,8 @@ def test_a_schedule_follows_the_validation_of_rank_0():
 def test_a_scheduler_of_torch_sets_rates_by_step_or_by_epoch(per, expected):
     stepper = make()
     halving = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)  # noqa: E731
-    setter = TorchSchedule(halving, stepper.optimizer, per, "StepLR")
-    stepper, progress, rates = replace(stepper, setter=setter), Progress(), []
+    setter = torch_schedule.TorchSchedule(halving, stepper.optimizer, per, "StepLR")
+    stepper, progress, rates = replace(stepper, setter=setter), metrics.Progress(), []
     for number in range(3):
         progress.epoch = number // 2
         learn(stepper, progress)
@@ -163,15 +148,15 @@ def test_a_scheduler_of_torch_sets_rates_by_step_or_by_epoch(per, expected):
 
 @pytest.mark.parametrize("lookahead", [False, True])
 def test_bad_gradients_leave_weights_average_and_statistics_as_they_were(lookahead):
-    stepper, progress = make(skip_bad=True), Progress()
-    average = Average(stepper.model, 0.5, every=1 + lookahead, lookahead=lookahead)
+    stepper, progress = make(skip_bad=True), metrics.Progress()
+    average = weights.Average(stepper.model, 0.5, every=1 + lookahead, lookahead=lookahead)
     stepper = replace(stepper, average=average)
     for _ in range(2):
         learn(stepper, progress)
     before = state_of(stepper)
-    assert same(*before) is lookahead
+    assert states.same(*before) is lookahead
     learn(stepper, progress, value=math.nan)
-    assert same(state_of(stepper), before)
+    assert states.same(state_of(stepper), before)
     assert (progress.scheduled, progress.missed) == (2, 1)
 
 
@@ -189,7 +174,7 @@ def shift(model, by):
 
 def test_an_update_keeps_the_decay_s_share_of_the_old_average_and_leaves_the_model_alone():
     model = one_weight(8.0)
-    average = Average(model, 0.75)
+    average = weights.Average(model, 0.75)
     shift(model, 4.0)
     average.update(average.decay)
     assert average.state_dict()["weight"].item() == 9.0
@@ -199,7 +184,7 @@ def test_an_update_keeps_the_decay_s_share_of_the_old_average_and_leaves_the_mod
 def test_lookahead_equals_a_sequence_by_hand():
     """Each second step keeps 0.5**2 of the average, and copies it into the weights."""
     model = one_weight(8.0)
-    average = Average(model, 0.5, every=2, lookahead=True)
+    average = weights.Average(model, 0.5, every=2, lookahead=True)
     seen = []
     for step in range(1, 5):
         shift(model, 4.0)
@@ -212,7 +197,7 @@ def test_lookahead_equals_a_sequence_by_hand():
 def test_a_ramp_follows_the_weights_at_first():
     """What an update keeps is 0.5 * (step / 4)**3, as published with 0.95**5."""
     model = one_weight()
-    average = Average(model, 0.5, ramp=3.0)
+    average = weights.Average(model, 0.5, ramp=3.0)
     expected = 0.0
     for step in range(1, 5):
         shift(model, 1.0)
@@ -224,8 +209,10 @@ def test_a_ramp_follows_the_weights_at_first():
 
 
 def trained(data=None, order=None, **parts):
-    parts = {"epochs": EPOCHS, "report_every": 100, **parts}
-    trainer = make_trainer(data or half_labelled(), BATCH_SIZE, order=order, **parts)
+    parts = {"epochs": counted.EPOCHS, "report_every": 100, **parts}
+    trainer = fakes.make_trainer(
+        data or counted.half_labelled(), counted.BATCH_SIZE, order=order, **parts
+    )
     trainer.fit()
     return trainer
 
@@ -234,13 +221,15 @@ def trained(data=None, order=None, **parts):
 @pytest.mark.parametrize("accumulate", [1, 2, 4], ids=["one pass", "even", "uneven"])
 def test_passes_learn_what_the_whole_batch_does(accumulate, clip_norm):
     trainer = trained(order={"accumulate": accumulate}, clip_norm=clip_norm)
-    expected = learned_by_a_plain_loop(clip_norm)
-    assert weights_of(trainer.parts.model) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    expected = counted.learned_by_a_plain_loop(clip_norm)
+    assert counted.weights_of(trainer.parts.model) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "virtual", "uneven", "no count"])
 def test_two_ranks_learn_what_one_does(kind, tmp_path_factory):
-    expected = learned_by_a_plain_loop(data=make_data(24) if kind == "no count" else None)
+    expected = counted.learned_by_a_plain_loop(
+        data=fakes.make_data(24) if kind == "no count" else None
+    )
     for rank in of_two_ranks("counted", tmp_path_factory):
         assert rank[kind] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
@@ -249,12 +238,16 @@ def test_two_ranks_learn_what_one_does(kind, tmp_path_factory):
 def test_scaled_gradients_are_those_of_one_pass(dtype):
     taken = []
     for accumulate in (1, 4):
-        precision = FP32(False, device=CPU) if dtype == "fp32" else AMP(dtype, device=CPU)
-        data = {name: values.float() for name, values in half_labelled().items() if name == "x"}
-        data["y"] = half_labelled()["y"]
-        model = make_model(torch.float32)
+        precision = (
+            FP32(False, device=fakes.CPU) if dtype == "fp32" else AMP(dtype, device=fakes.CPU)
+        )
+        data = {
+            name: values.float() for name, values in counted.half_labelled().items() if name == "x"
+        }
+        data["y"] = counted.half_labelled()["y"]
+        model = fakes.make_model(torch.float32)
         trained(data, {"accumulate": accumulate}, model=model, precision=precision)
-        taken.append(weights_of(model))
+        taken.append(counted.weights_of(model))
     tolerance = 1e-5 if dtype == "fp32" else 0.02
     assert taken[1] == pytest.approx(taken[0], abs=tolerance)
 
@@ -299,17 +292,17 @@ class MaskedMean(nn.Module):
 def test_a_masked_mean_of_nothing_adds_no_gradient(on_host):
     taken = []
     for whole in (True, False):
-        model, objective = make_model(), MaskedMean(whole, on_host)
+        model, objective = fakes.make_model(), MaskedMean(whole, on_host)
         optimizer = torch.optim.SGD([*model.parameters(), objective.scale], lr=0.1)
         parts = {"model": model, "objective": objective, "optimizer": optimizer}
         trained(order={"accumulate": 4}, **parts)
-        taken.append(weights_of(model) + objective.scale.tolist())
+        taken.append(counted.weights_of(model) + objective.scale.tolist())
     assert taken[1] == taken[0]
 
 
 def test_a_count_that_comes_and_goes_is_refused():
     with pytest.raises(ConfigError, match=r"C220\]: Outcome.count: is None, unlike one pass"):
-        trained(make_data(20), {"accumulate": 2}, objective=Tokens([100, None]))
+        trained(fakes.make_data(20), {"accumulate": 2}, objective=Tokens([100, None]))
 
 
 def test_sparse_gradients_are_scaled_too():
@@ -319,5 +312,5 @@ def test_sparse_gradients_are_scaled_too():
         model = nn.Sequential(nn.Embedding(5, 3, sparse=True)).double()
         data = {"x": torch.arange(10) % 5, "y": torch.tensor([-100, 0, 1, 2, 0] * 2)}
         trained(data, {"accumulate": accumulate}, model=model, momentum=0.0)
-        taken.append(weights_of(model))
+        taken.append(counted.weights_of(model))
     assert taken[1] == pytest.approx(taken[0])

@@ -15,27 +15,15 @@ from framework.errors import ConfigError, DataError
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock, make_clock
 from framework.train.metrics import Progress
+from tests import fakes
 from tests.conftest import make_context, make_records, write_store
-from tests.fakes import (
-    CPU,
-    FakeCheckpoints,
-    FakeClock,
-    FakeLoader,
-    FakeSink,
-    MeanValue,
-    make_data,
-    make_model,
-    make_trainer,
-    span,
-    stop_after,
-)
 from tests.train.states import means, weights
 
 
 def trained(data, batch_size, **parts):
     """Return a Trainer that has trained, and the sink that has its reports."""
-    sink = FakeSink()
-    trainer = make_trainer(data, batch_size, sinks=[sink], **parts)
+    sink = fakes.FakeSink()
+    trainer = fakes.make_trainer(data, batch_size, sinks=[sink], **parts)
     trainer.fit()
     return trainer, sink
 
@@ -52,9 +40,9 @@ def test_accumulated_passes_learn_and_report_what_one_batch_does(
     num_records, batch_size, accumulate, clip_norm
 ):
     plan = {"epochs": 2, "report_every": 1, "clip_norm": clip_norm}
-    whole, expected = trained(make_data(num_records), batch_size, **plan)
+    whole, expected = trained(fakes.make_data(num_records), batch_size, **plan)
     order = {"accumulate": accumulate}
-    cut, sink = trained(make_data(num_records), batch_size, order=order, **plan)
+    cut, sink = trained(fakes.make_data(num_records), batch_size, order=order, **plan)
     assert cut.progress.step == whole.progress.step
     torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
     assert means(sink) == [pytest.approx(report, rel=1e-12) for report in means(expected)]
@@ -63,20 +51,20 @@ def test_accumulated_passes_learn_and_report_what_one_batch_does(
 def test_batch_norm_of_a_single_record_names_drop_last():
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
     with pytest.raises(ConfigError, match=r"C396.*step 3: batch norm.* 1 record; set drop_last="):
-        make_trainer(make_data(9), 4, model=net).fit()
+        fakes.make_trainer(fakes.make_data(9), 4, model=net).fit()
 
 
 def test_a_label_of_no_class_names_its_record_and_the_step():
-    data = {**make_data(9), "index": torch.arange(9)}
+    data = {**fakes.make_data(9), "index": torch.arange(9)}
     data["y"][6] = 7
     with pytest.raises(DataError, match=r"D195.*step 2, record 6: has 7 as y"):
-        make_trainer(data, 4).fit()
+        fakes.make_trainer(data, 4).fit()
 
 
 @pytest.mark.parametrize(("validate_every", "validated"), [(None, [5, 10]), (4, [4, 8, 10])])
 def test_reports_and_validations_come_when_they_are_due_and_at_ends(validate_every, validated):
     plan = {"epochs": 2, "report_every": 2, "validate_every": validate_every}
-    _, sink = trained(make_data(20), 4, val=FakeLoader(make_data(6), 4), **plan)
+    _, sink = trained(fakes.make_data(20), 4, val=fakes.FakeLoader(fakes.make_data(6), 4), **plan)
     steps = [(report.step, report.epoch) for report in sink.of("train")]
     assert steps == [(2, 1), (4, 1), (5, 1), (6, 2), (8, 2), (10, 2)]
     assert [report.step for report in sink.of("val")] == validated
@@ -84,13 +72,15 @@ def test_reports_and_validations_come_when_they_are_due_and_at_ends(validate_eve
 
 @pytest.mark.parametrize(("max_steps", "steps"), [(1, 1), (5, 5), (6, 6), (99, 10)])
 def test_a_run_ends_after_max_steps_or_its_epochs(max_steps, steps):
-    trainer, sink = trained(make_data(20), 4, epochs=2, max_steps=max_steps)
+    trainer, sink = trained(fakes.make_data(20), 4, epochs=2, max_steps=max_steps)
     assert trainer.progress.step == trainer.total_steps == sink.reports[-1].step == steps
     assert not trainer.stopped
 
 
 def test_epochs_yields_the_newest_validation_after_each_epoch_until_its_caller_stops():
-    trainer = make_trainer(make_data(20), 4, epochs=3, val=FakeLoader(make_data(6), 4))
+    trainer = fakes.make_trainer(
+        fakes.make_data(20), 4, epochs=3, val=fakes.FakeLoader(fakes.make_data(6), 4)
+    )
     steps = []
     for validation in trainer.epochs():
         steps.append(trainer.progress.step)
@@ -101,7 +91,7 @@ def test_epochs_yields_the_newest_validation_after_each_epoch_until_its_caller_s
     assert trainer.progress.step == 10
 
 
-class ExpectingLoader(FakeLoader):
+class ExpectingLoader(fakes.FakeLoader):
     """A loader that notes what is expected, and after how many batches of ``train``."""
 
     def __init__(self, *args, train=None):
@@ -113,8 +103,8 @@ class ExpectingLoader(FakeLoader):
 
 
 def test_the_rest_of_a_run_is_expected_and_nothing_behind_its_end():
-    train = ExpectingLoader(make_data(20), 2)  # ten steps an epoch
-    val = ExpectingLoader(make_data(6), 2, train=train)
+    train = ExpectingLoader(fakes.make_data(20), 2)  # ten steps an epoch
+    val = ExpectingLoader(fakes.make_data(6), 2, train=train)
     trained(None, 2, train=train, val=val, epochs=3, max_steps=24)
     assert train.expected == [(0, 0, 0, 24), (10, 1, 0, 14), (20, 2, 0, 4), (24, 0, 0, 0)]
     # four steps before each validation; the last one is expected again in the epoch's first step
@@ -122,7 +112,7 @@ def test_the_rest_of_a_run_is_expected_and_nothing_behind_its_end():
     assert {tuple(rest) for _, *rest in val.expected} == {(0, 0, 3), (0, 0, 0)}
 
 
-class Noting(MeanValue):
+class Noting(fakes.MeanValue):
     """An objective that notes the records of each pass in training."""
 
     def __init__(self):
@@ -137,7 +127,7 @@ class Noting(MeanValue):
 def reading(path, training, num_workers):
     """Return a loader over a store whose batches a thread keeps ready."""
     source = hdf5_source(path, context=make_context(num_workers=num_workers, training=training))
-    context = LoaderContext(source, CPU, lambda batch, _: batch, FakeClock())
+    context = LoaderContext(source, fakes.CPU, lambda batch, _: batch, fakes.FakeClock())
     return PrefetchLoader(2, False, context=context)
 
 
@@ -145,10 +135,10 @@ def reading(path, training, num_workers):
 def test_a_stopped_run_resumes_with_the_records_that_follow(num_workers):
     path = write_store("x.h5", make_records(12))  # three steps
     records, state = [], None
-    for stop in (stop_after(5), lambda: False):
+    for stop in (fakes.stop_after(5), lambda: False):
         train, val = (reading(path, training, num_workers) for training in (True, False))
         noting = Noting()
-        trainer = make_trainer(objective=noting, train=train, val=val, epochs=4, stop=stop)
+        trainer = fakes.make_trainer(objective=noting, train=train, val=val, epochs=4, stop=stop)
         if state is not None:
             trainer.load_state_dict(state)
         trainer.fit()
@@ -162,19 +152,19 @@ def test_a_stopped_run_resumes_with_the_records_that_follow(num_workers):
 
 
 def test_every_epoch_of_the_loader_is_closed():
-    trainer, _ = trained(make_data(20), 4, epochs=3, max_steps=7)
+    trainer, _ = trained(fakes.make_data(20), 4, epochs=3, max_steps=7)
     assert trainer.parts.train.started == [(0, 0), (1, 0)]
     assert trainer.parts.train.closed == 2
-    broken = make_trainer(stop=lambda: 1 / 0)
+    broken = fakes.make_trainer(stop=lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         broken.fit()
     assert broken.parts.train.closed == 1
 
 
 def test_a_stop_saves_the_state_and_leaves_its_reports_to_the_resumed_run():
-    checkpoints = FakeCheckpoints()
-    parts = {"checkpoints": checkpoints, "stop": stop_after(3)}
-    trainer, sink = trained(make_data(20), 4, epochs=2, **parts)
+    checkpoints = fakes.FakeCheckpoints()
+    parts = {"checkpoints": checkpoints, "stop": fakes.stop_after(3)}
+    trainer, sink = trained(fakes.make_data(20), 4, epochs=2, **parts)
     assert (trainer.stopped, trainer.progress.step, trainer.progress.epoch_step) == (True, 3, 3)
     assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == [3]
     assert (sink.reports, sink.flushed, checkpoints.finals) == ([], [0], [True])
@@ -193,29 +183,29 @@ def test_a_stop_saves_the_state_and_leaves_its_reports_to_the_resumed_run():
     ],
 )
 def test_states_are_saved_when_they_are_due_and_weights_at_the_end_of_an_epoch(plan, saved):
-    checkpoints = FakeCheckpoints()
+    checkpoints = fakes.FakeCheckpoints()
     plan = {"epochs": 2, "validate_every": 100, **plan}
-    trained(make_data(20), 4, checkpoints=checkpoints, **plan)
+    trained(fakes.make_data(20), 4, checkpoints=checkpoints, **plan)
     steps = [(state["progress"]["step"], kept is not None) for state, kept, _ in checkpoints.saved]
     assert steps == saved
 
 
 def test_the_state_is_saved_when_the_time_since_the_last_save_is_over():
-    checkpoints = FakeCheckpoints(late=[False, True, False, False, False])
-    trained(make_data(20), 4, checkpoints=checkpoints)
+    checkpoints = fakes.FakeCheckpoints(late=[False, True, False, False, False])
+    trained(fakes.make_data(20), 4, checkpoints=checkpoints)
     assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == [2, 5]
     assert checkpoints.finals == [False, True]
 
 
 def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
-    clock = FakeClock()
-    train = FakeLoader(make_data(20), 4, clock, accumulate=2)
+    clock = fakes.FakeClock()
+    train = fakes.FakeLoader(fakes.make_data(20), 4, clock, accumulate=2)
     trainer, sink = trained(None, 4, train=train, clock=clock, report_every=2)
     first, second, _ = [report.spans for report in sink.reports]
-    known = dict.fromkeys(("wait", "forward", "backward"), span(2.0, 2.0))
-    known["optimizer"] = span(1.0, 1.0)
-    assert first == {**known, "report": span(1.0)}
-    assert second == {**known, "report": span(1.0, 1.0)}
+    known = dict.fromkeys(("wait", "forward", "backward"), fakes.span(2.0, 2.0))
+    known["optimizer"] = fakes.span(1.0, 1.0)
+    assert first == {**known, "report": fakes.span(1.0)}
+    assert second == {**known, "report": fakes.span(1.0, 1.0)}
     passes_s = dict.fromkeys(("wait", "forward", "backward"), 10.0)
     spans_s = {name: own.total_s for name, own in trainer.spans.whole.items()}
     assert spans_s == {**passes_s, "optimizer": 5.0, "report": 5.0}
@@ -227,7 +217,7 @@ def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
 def test_a_report_tells_how_much_is_left(identity, epoch_step, left, monkeypatch):
     now = [7.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    own = make_trainer()
+    own = fakes.make_trainer()
     own.parts.train.identity = {"records": 20, "batch_size": 8, **identity}
     own.progress.step = 3
     own._began = now[0], own.progress.step
@@ -242,9 +232,9 @@ def test_a_report_tells_how_much_is_left(identity, epoch_step, left, monkeypatch
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_no_number_is_read_before_the_first_report(accumulate):
     meta = torch.device("meta")  # whose numbers cannot be read
-    train = FakeLoader(make_data(40), 4, device=meta, accumulate=accumulate)
-    parts = {"model": make_model().to(meta), "train": train, "clip_norm": 0.1, "ema": 0.9}
-    trainer = make_trainer(report_every=7, clock=HostClock(), **parts)
+    train = fakes.FakeLoader(fakes.make_data(40), 4, device=meta, accumulate=accumulate)
+    parts = {"model": fakes.make_model().to(meta), "train": train, "clip_norm": 0.1, "ema": 0.9}
+    trainer = fakes.make_trainer(report_every=7, clock=HostClock(), **parts)
     with pytest.raises(NotImplementedError, match="meta"):
         trainer.fit()
     assert trainer.progress.step == 7
@@ -254,11 +244,11 @@ def cuda_trainer(report_every):
     """Return a Trainer of 12 steps whose data lies on the GPU."""
     cuda = torch.device("cuda")
     clock = make_clock(cuda)
-    data = {name: values.to(cuda) for name, values in make_data(48).items()}
-    train = FakeLoader(data, 4, clock, device=cuda)
+    data = {name: values.to(cuda) for name, values in fakes.make_data(48).items()}
+    train = fakes.FakeLoader(data, 4, clock, device=cuda)
     train.epoch = lambda epoch, start=0: (MicroBatch(data, 1.0, last=True) for _ in range(12))
-    parts = {"train": train, "model": make_model().to(cuda), "clock": clock, "ema": 0.9}
-    return make_trainer(report_every=report_every, clip_norm=0.1, **parts)
+    parts = {"train": train, "model": fakes.make_model().to(cuda), "clock": clock, "ema": 0.9}
+    return fakes.make_trainer(report_every=report_every, clip_norm=0.1, **parts)
 
 
 @pytest.mark.gpu

@@ -8,25 +8,15 @@ from torch import nn
 
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
+from framework.objective import multilabel, regress
 from framework.objective.classify import Classify
-from framework.objective.multilabel import Multilabel
-from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
-from framework.train.checkpoint import CheckpointFolder, Saved, newest_state
+from framework.train import checkpoint, watching
 from framework.train.parts import GivenOutputs, OutputRecorder, evaluate, is_better, record_losses
-from framework.train.watching import Goal
-from tests.fakes import (
-    CPU,
-    FakeCheckpoints,
-    FakeClock,
-    FakeLoader,
-    FakeSink,
-    MeanValue,
-    make_data,
-    make_trainer,
-)
+from tests import fakes
+from tests.fakes import CPU, FakeClock, FakeLoader, FakeSink, MeanValue, make_data, make_trainer
 from tests.train.states import average, same, weights
 
 MODEL = nn.Linear(1, 1)
@@ -99,11 +89,11 @@ NAN = math.nan
 @pytest.mark.parametrize(
     ("objective", "bad", "good"),
     [
-        (Regress("x", "y", "mse"), {"loss": NAN}, {"loss": 9.0}),
+        (regress.Regress("x", "y", "mse"), {"loss": NAN}, {"loss": 9.0}),
         (Restore("x", "y", "mse", 1.0), {"loss": NAN, "psnr": NAN}, {"loss": 9.0, "psnr": 1.0}),
         # the class that NaN is counted as may be the most frequent
         (Classify("x", "y", 0.0), {"loss": NAN, "accuracy": 0.9}, {"loss": 9.0, "accuracy": 0.2}),
-        (Multilabel("x", "y"), {"loss": 1.0, "f1": NAN}, {"loss": 1.0, "f1": 0.0}),
+        (multilabel.Multilabel("x", "y"), {"loss": 1.0, "f1": NAN}, {"loss": 1.0, "f1": 0.0}),
     ],
     ids=["loss", "loss and metric", "loss with a good metric", "metric"],
 )
@@ -125,7 +115,7 @@ def test_a_number_is_better_than_nan(objective, bad, good):
     ],
 )
 def test_a_metric_is_raised_or_lowered_and_a_number_beats_nan(higher, new, old, expected):
-    assert Goal("f1", higher).better({"f1": new}, {"f1": old}) is expected
+    assert watching.Goal("f1", higher).better({"f1": new}, {"f1": old}) is expected
 
 
 class ValidatesTo:
@@ -147,7 +137,7 @@ class ValidatesTo:
 def validated(*losses, checkpoints=None, state=None, **parts):
     """Return a Trainer that has validated after each step to one of these losses."""
     parts = {"val": FakeLoader(make_data(4), 4), "objective": ValidatesTo(*losses), **parts}
-    checkpoints = checkpoints or FakeCheckpoints()
+    checkpoints = checkpoints or fakes.FakeCheckpoints()
     parts = {"epochs": len(losses), "checkpoints": checkpoints, **parts}
     trainer = make_trainer(make_data(4), 4, lr=0.01, **parts)
     if state is not None:
@@ -164,12 +154,12 @@ def test_the_best_is_saved_as_best_and_remembered_with_its_step():
     assert [report.best["loss"] for report in sink.of("val")] == [5.0, 4.0, 4.0]
 
 
-class RefusesBest(FakeCheckpoints):
+class RefusesBest(fakes.FakeCheckpoints):
     """A full disk takes no weights of step 2."""
 
     def save(self, step, state, weights, best, final, ranked=()):
         super().save(step, state, weights, best, final)
-        return Saved(None, best and step != 2)
+        return checkpoint.Saved(None, best and step != 2)
 
 
 def test_a_best_that_the_disk_has_refused_is_not_the_best():
@@ -198,7 +188,7 @@ def test_a_validation_before_the_first_step_changes_no_step_and_may_be_the_best(
 def test_the_weights_of_the_k_best_are_kept_by_their_steps_also_after_a_resume(tmp_path):
     def kept(*losses, state=None, **options):
         parts = {"val": FakeLoader(make_data(4), 4), "objective": ValidatesTo(*losses)}
-        folder = CheckpointFolder(tmp_path, {}, 2, None, print)
+        folder = checkpoint.CheckpointFolder(tmp_path, {}, 2, None, print)
         epochs = len(losses) + (state is not None and state["progress"]["epoch"])
         plan = {"epochs": epochs, "keep_best": 2, **options}
         trainer = make_trainer(make_data(4), 4, checkpoints=folder, lr=0.01, **parts, **plan)
@@ -211,9 +201,9 @@ def test_the_weights_of_the_k_best_are_kept_by_their_steps_also_after_a_resume(t
     assert kept(5.0, 4.0, 6.0, 4.5) == ([2, 4], ["best-00000002.pt", "best-00000004.pt", "best.pt"])
     best, other = (torch.load(tmp_path / f"checkpoints/best{own}.pt") for own in ("", "-00000002"))
     assert same(best, other)
-    state = newest_state(tmp_path).state
+    state = checkpoint.newest_state(tmp_path).state
     assert kept(4.25, state=state) == ([2, 5], ["best-00000002.pt", "best-00000005.pt", "best.pt"])
-    state = newest_state(tmp_path).state
+    state = checkpoint.newest_state(tmp_path).state
     assert kept(9.0, state=state, keep_best=1) == ([2], ["best.pt"])
 
 
@@ -245,8 +235,8 @@ def test_each_set_is_reported_as_a_split_of_its_own():
     ("best", "step"),
     [
         pytest.param(None, 1, id="the first set's loss"),
-        pytest.param(Goal("b.loss", False), 2, id="a set's metric"),
-        pytest.param(Goal("total", True), 3, id="a metric of the first set"),
+        pytest.param(watching.Goal("b.loss", False), 2, id="a set's metric"),
+        pytest.param(watching.Goal("total", True), 3, id="a metric of the first set"),
     ],
 )
 def test_the_first_set_or_a_metric_decides_what_is_best(best, step):
@@ -265,7 +255,7 @@ def test_the_first_set_or_a_metric_decides_what_is_best(best, step):
 
 
 def test_a_metric_that_no_validation_has_is_refused_with_the_names():
-    trainer = make_trainer(val=FakeLoader(make_data(6), 4), best=Goal("f1", True))
+    trainer = make_trainer(val=FakeLoader(make_data(6), 4), best=watching.Goal("f1", True))
     with pytest.raises(ConfigError, match=r"C331\]: best\.metric = f1: .*; use loss, accuracy$"):
         trainer.fit()
 

@@ -15,8 +15,7 @@ from framework.contracts.span import ALL_SPANS, SPANS
 from framework.contracts.training import Moment, Watcher
 from framework.errors import ConfigError, UserCodeError
 from framework.measure.clock import HostClock, NoClock
-from framework.parallel.none import NoParallel
-from framework.parallel.start_ranks import launch
+from framework.parallel import none, start_ranks
 from framework.train import watching as module
 from framework.train.watching import (
     EarlyStop,
@@ -54,7 +53,7 @@ class Remembers(Watcher):
 
 
 def watching(rank=0, **watchers):
-    parallel = NoParallel(device=CPU)
+    parallel = none.NoParallel(device=CPU)
     parallel.rank = rank
     return Watching(watchers, parallel)
 
@@ -194,7 +193,7 @@ class Looks(Watcher):
 
 def watched(watcher, epochs=2, state=None, **parts):
     """Return a Trainer that has trained epochs of five steps, which the watcher has seen."""
-    group = Watching({"watchers.0": watcher}, NoParallel(device=CPU))
+    group = Watching({"watchers.0": watcher}, none.NoParallel(device=CPU))
     parts = {"checkpoints": FakeCheckpoints(), "watching": group, **parts}
     val = FakeLoader(make_data(6), 4)
     trainer = make_trainer(make_data(20), 4, epochs=epochs, val=val, report_every=2, **parts)
@@ -352,7 +351,7 @@ PLACES = {"data": "wait", "forward": "forward", "backward": "backward", "optimiz
 def reported(folder, kind, cases, count):
     """Run the cases on ``count`` ranks, and return what each rank reports of each case."""
     words = [kind, ",".join(cases), str(folder)]
-    assert launch(count, "tests.train.late_program", words, ENVIRONMENT) == 0
+    assert start_ranks.launch(count, "tests.train.late_program", words, ENVIRONMENT) == 0
     texts = [(folder / f"{rank}.json").read_text() for rank in range(count)]
     return [dict(zip(cases, json.loads(text), strict=True)) for text in texts]
 

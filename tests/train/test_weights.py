@@ -16,9 +16,7 @@ from framework.train.parameter_groups import thaws_of
 from framework.train.weights import CHUNK, Freeze, freeze_layers, read_weights, start_from_data
 from tests.fakes import FakeCheckpoints, make_data, make_trainer
 from tests.faults.hostile import CALLS, CANARY, evil_files
-from tests.train.states import average, same, saved_at
-from tests.train.test_checkpoint import flip, trained
-from tests.train.test_cuda_graph import Again
+from tests.train import states, test_checkpoint, test_cuda_graph
 
 PLAIN = {"fc.weight": torch.ones(2, 3), "fc.bias": torch.zeros(2)}
 AVERAGED = {name: value + 1 for name, value in PLAIN.items()}
@@ -97,14 +95,14 @@ def test_averaged_weights_are_chosen_unless_plain_ones_are_wanted(value):
 
 
 def test_a_run_gives_its_best_weights_and_without_the_average_its_newest_state(tmp_path):
-    trainer = trained(tmp_path)
+    trainer = test_checkpoint.trained(tmp_path)
     checkpoints = tmp_path / "checkpoints"
     best = torch.load(checkpoints / "best.pt", weights_only=True)
     assert_same(read_weights(tmp_path), best)
     assert_same(read_weights(tmp_path, average=False), trainer.parts.model.state_dict())
     newest = checkpoints / "step-00000004.pt"
     assert_same(read_weights(newest), trainer.parts.average.state_dict())
-    flip(newest, 300)
+    test_checkpoint.flip(newest, 300)
     assert "its checksum differs" in refused(111, str(newest))
 
 
@@ -144,7 +142,7 @@ def test_truncations_are_refused(zipped_file):
 
 def test_a_flipped_bit_of_a_number_is_refused():
     data = Path(saved({"w": torch.full((64,), 7.0)})).read_bytes()
-    flip(Path("x.pth"), data.index(torch.tensor([7.0]).numpy().tobytes() * 64))
+    test_checkpoint.flip(Path("x.pth"), data.index(torch.tensor([7.0]).numpy().tobytes() * 64))
     assert "the checksum of" in refused(111)
 
 
@@ -258,7 +256,7 @@ def test_frozen_layers_keep_their_bits_and_the_head_learns_its_statistics():
     assert not any(parameter.requires_grad for parameter in own.stepper.model.stem.parameters())
 
 
-@pytest.mark.parametrize("recorder", [None, Again])
+@pytest.mark.parametrize("recorder", [None, test_cuda_graph.Again])
 def test_a_layer_thaws_at_its_step(recorder):
     names = moved(fitted(recorder=recorder and recorder(), max_steps=5))
     assert all(name.startswith("head") for name in names)
@@ -267,16 +265,16 @@ def test_a_layer_thaws_at_its_step(recorder):
     assert not any(name.startswith("body") for name in names)
 
 
-@pytest.mark.parametrize("recorder", [None, Again])
+@pytest.mark.parametrize("recorder", [None, test_cuda_graph.Again])
 @pytest.mark.parametrize("step", [4, 5, 6])
 def test_a_run_that_resumes_around_the_thaw_learns_the_same_bits(step, recorder):
     saved = FakeCheckpoints()
     whole = fitted(checkpoints=saved, save_every=1, ema=0.9)
     again = make(recorder=recorder and recorder(), ema=0.9)
-    again.load_state_dict(copy.deepcopy(saved_at(saved, step)))
+    again.load_state_dict(copy.deepcopy(states.saved_at(saved, step)))
     again.fit()
-    assert same(again.stepper.model.state_dict(), whole.stepper.model.state_dict())
-    assert same(average(again), average(whole))
+    assert states.same(again.stepper.model.state_dict(), whole.stepper.model.state_dict())
+    assert states.same(states.average(again), states.average(whole))
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,13 @@ from hypothesis import strategies as st
 
 from framework.media.scale import before_turn, moved_points, scale, scale_into
 from framework.order.draws import draws
-from framework.transform.center_crop import CenterCrop
+from framework.transform import center_crop, function, none, random_resized_crop, sound_window
 from framework.transform.compose import ComposeTransform
 from framework.transform.flip import FlipTransform
-from framework.transform.function import FunctionTransform
-from framework.transform.none import NoTransform
 from framework.transform.random_crop import RandomCrop
-from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from framework.transform.rotate import Rotate
 from framework.transform.shorter_side import ShorterSide
-from framework.transform.sound_window import SoundWindow
 
 MOVES = {
     "turn": Rotate([0, 1, 2, 3]),
@@ -34,8 +30,8 @@ SCALING = {
     "turn first": {"turn": Rotate([0, 1, 2, 3]), "size": Resize([32, 24], True, True)},
     "crop last": {"size": Resize([40, 50], False, True), "crop": RandomCrop([32, 24], 0.0, 0.5)},
     "two crops": {
-        "crop": RandomResizedCrop([40, 40], [0.5, 1.0], [1, 1], 0.5, 0.5, True),
-        "middle": CenterCrop([30, 30], 36, True),
+        "crop": random_resized_crop.RandomResizedCrop([40, 40], [0.5, 1.0], [1, 1], 0.5, 0.5, True),
+        "middle": center_crop.CenterCrop([30, 30], 36, True),
     },
 }
 
@@ -116,7 +112,7 @@ def change(images, rng):
     return images
 
 
-OWN = FunctionTransform(change, NoTransform(), False)
+OWN = function.FunctionTransform(change, none.NoTransform(), False)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +127,7 @@ OWN = FunctionTransform(change, NoTransform(), False)
         ),
         pytest.param({"f": OWN, "turn": Rotate([1])}, "put it last", id="function first"),
         pytest.param(
-            {"window": SoundWindow(8), "crop": RandomCrop([4, 4], 0.5, 0.0)},
+            {"window": sound_window.SoundWindow(8), "crop": RandomCrop([4, 4], 0.5, 0.0)},
             r"parts\.window cuts sounds.*transform=sound_window",
             id="sounds",
         ),

@@ -9,10 +9,8 @@ from hydra import compose
 from framework.cli.hydra_session import hydra_session, resolved
 from framework.config.build import build
 from framework.errors import ConfigError
+from framework.transform import none, opencv, sound_window
 from framework.transform.function import FunctionTransform
-from framework.transform.none import NoTransform
-from framework.transform.opencv import OpenCVTransform, ShiftFlip
-from framework.transform.sound_window import SoundWindow
 from tests.contract.cases import pixels
 
 PAIR = {"blurry": pixels(0), "sharp": pixels(1)}
@@ -30,7 +28,7 @@ def of_each(change):
 
 
 def transform(function=shift, evaluation=False, geometry=None):
-    return FunctionTransform(function, geometry or NoTransform(), evaluation)
+    return FunctionTransform(function, geometry or none.NoTransform(), evaluation)
 
 
 def test_the_seed_decides_and_a_pair_is_changed_alike():
@@ -101,17 +99,17 @@ def test_all_functions_have_random_numbers_of_their_own():
 
 
 def test_a_geometry_s_function_knows_label_maps_also_in_another_process():
-    function = transform(geometry=OpenCVTransform(2, 0.5)).function
+    function = transform(geometry=opencv.OpenCVTransform(2, 0.5)).function
     known = pickle.loads(pickle.dumps(function.with_labels(["mask"])))
     images = {"mask": np.zeros((8, 8, 1), np.uint8)}
-    moved = OpenCVTransform(2, 0.5).function.with_labels(["mask"])(images, 4)
+    moved = opencv.OpenCVTransform(2, 0.5).function.with_labels(["mask"])(images, 4)
     assert np.array_equal(known(images, 3)["mask"], shift(moved, np.random.default_rng(3))["mask"])
     assert 255 in moved["mask"]
 
 
 def test_a_geometry_that_cuts_sounds_is_refused():
     with pytest.raises(ValueError, match=r"geometry cuts sounds.*transform=sound_window"):
-        transform(geometry=SoundWindow(8))
+        transform(geometry=sound_window.SoundWindow(8))
 
 
 # ---- transform=opencv
@@ -123,6 +121,6 @@ def test_opencv_makes_all_possible_shifts_and_no_others(channels):
     wide = np.pad(image, ((2, 2), (2, 2), (0, 0)))
     windows = [wide[top : top + 16, left : left + 12] for top in range(5) for left in range(5)]
     possible = {part.tobytes() for window in windows for part in (window, window[:, ::-1])}
-    shifted = [ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
+    shifted = [opencv.ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
     assert {result.tobytes() for result in shifted} == possible
     assert all(result.shape == image.shape and result.flags.c_contiguous for result in shifted)

@@ -13,10 +13,8 @@ from framework.errors import ConfigError, DataError
 from framework.media.scale import scale_into
 from framework.order.draws import draws
 from framework.store.hdf5_store import HDF5Store
-from framework.transform.center_crop import CenterCrop
+from framework.transform import center_crop, function, opencv
 from framework.transform.flip import FlipTransform
-from framework.transform.function import FunctionTransform
-from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
@@ -62,7 +60,7 @@ def test_resize_takes_the_largest_centered_window_of_the_target_s_shape(image, s
     ("image", "window"), [((512, 1024), [32, 288, 448, 448, 0]), ((1, 1), [0, 0, 1, 1, 0])]
 )
 def test_center_crop_takes_the_middle_after_scaling_the_shorter_side(image, window):
-    assert window_of(CenterCrop([224, 224], 256, True), *image) == window
+    assert window_of(center_crop.CenterCrop([224, 224], 256, True), *image) == window
 
 
 @pytest.mark.parametrize(
@@ -77,7 +75,7 @@ def test_shorter_side_needs_a_crop_behind_it():
     with pytest.raises(ConfigError, match=r"C199.*several sizes.*transform=compose"):
         BatchReader(store, make_context(transform=ShorterSide(8, True)))
     with pytest.raises(ValueError, match=r"several sizes.*transform=compose"):
-        FunctionTransform(dict, ShorterSide(8, True), evaluation=False)
+        function.FunctionTransform(dict, ShorterSide(8, True), evaluation=False)
 
 
 # ---- flip and rotate
@@ -202,7 +200,7 @@ def test_compiled_windows_are_those_of_numpy(images, flips, scale):
 
 REFUSED = {
     "height, width": [lambda: Resize([8], True, True), lambda: Resize([8, 0], True, True)],
-    "resize = 200": [lambda: CenterCrop([224, 100], 200, antialias=True)],
+    "resize = 200": [lambda: center_crop.CenterCrop([224, 100], 200, antialias=True)],
     "probability": [lambda: FlipTransform(-0.1, 0.0), lambda: RandomCrop([8, 6], 0.0, 1.1)],
     "quarter turns, 0 to 3": [lambda turns=turns: Rotate(turns) for turns in ([], [4], [1.5])],
     "scale = ": [lambda: random_resized_crop([0.0, 1.0]), lambda: random_resized_crop([0.5, 0.2])],
@@ -210,7 +208,7 @@ REFUSED = {
     "samples = 0": [lambda: SoundWindow(0)],
     "both must be at least 1": [lambda: VideoWindow(0, 1), lambda: VideoWindow(4, 0)],
     "length = 0": [lambda: ShorterSide(0, True)],
-    "padding = -1": [lambda: OpenCVTransform(-1, 0.5)],
+    "padding = -1": [lambda: opencv.OpenCVTransform(-1, 0.5)],
 }
 
 

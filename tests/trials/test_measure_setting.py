@@ -6,14 +6,13 @@ import sys
 import pytest
 import torch
 
-from framework.cli.arguments import Grant
-from framework.cli.hydra_app import composed
+from framework.cli import arguments, hydra_app
 from framework.config.assemble import Assembly
 from framework.errors import ResourceError
 from framework.trials.measure_setting import answer_to, is_memory, read_facts, together
 from tests.conftest import make_records, write_store
 
-NOBODY = Grant(frozenset(), "")
+NOBODY = arguments.Grant(frozenset(), "")
 LIMITED = """
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ print(open("/proc/self/oom_score_adj").read().strip())
 
 
 def request(*words: str, what: str = "loader") -> dict:
-    config, allowed = composed(["data=synthetic", "batch_size=8", *words], NOBODY)
+    config, allowed = hydra_app.composed(["data=synthetic", "batch_size=8", *words], NOBODY)
     times = {"seconds": 0.08, "burn_in": 0.0, "epoch": 0, "limit": None}
     return {"config": config, "allowed": allowed, "what": what, **times}
 
@@ -94,9 +93,9 @@ OWN = (
 )
 
 
-def facts(*words: str, grant: Grant = NOBODY) -> tuple:
+def facts(*words: str, grant: arguments.Grant = NOBODY) -> tuple:
     """Return whether a setting decodes, the kinds of its workers, and their number."""
-    assembly = Assembly(*composed(["data.val=null", *words], grant))
+    assembly = Assembly(*hydra_app.composed(["data.val=null", *words], grant))
     result = read_facts(assembly)
     assembly.close()
     return result["decodes"], result["kinds"], result["num_workers"]
@@ -122,5 +121,5 @@ def test_facts_depend_on_how_the_source_reads(monkeypatch):
 )
 def test_a_dataset_of_the_users_is_read_by_processes(words, kinds, num_workers, monkeypatch):
     monkeypatch.setattr("framework.config.assemble.cores_per_rank", lambda: 3)
-    grant = Grant(frozenset({"allow_targets"}), "")
+    grant = arguments.Grant(frozenset({"allow_targets"}), "")
     assert facts(*words, *OWN, grant=grant)[1:] == (kinds, num_workers)

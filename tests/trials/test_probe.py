@@ -4,12 +4,11 @@ from itertools import chain
 import pytest
 import torch
 
-from framework.cli.arguments import Grant
-from framework.cli.hydra_app import composed
+from framework.cli import arguments, hydra_app
 from framework.trials.probe import Counted, Probe, Rate, Windows
 from tests.conftest import make_records, write_store
 
-NOBODY = Grant(frozenset(), "")
+NOBODY = arguments.Grant(frozenset(), "")
 TINY = ["data=synthetic", "batch_size=8"]
 
 
@@ -20,7 +19,7 @@ def measured(config, allowed, measure) -> Rate:
 
 @pytest.fixture(scope="module")
 def config():
-    return composed(TINY, NOBODY)[0]
+    return hydra_app.composed(TINY, NOBODY)[0]
 
 
 def test_the_spans_of_whole_steps_are_the_trainers(config):
@@ -32,7 +31,7 @@ def test_each_measurement_reads_other_records(epochs_read):
     """What was just read is in memory, although the disk may be slow."""
     store = write_store("a.h5", make_records(60))
     words = [f"data.train={store}", "batch_size=60", "prepare=null"]
-    with closing(Probe(composed(words, NOBODY)[0], (), epoch=7)) as probe:
+    with closing(Probe(hydra_app.composed(words, NOBODY)[0], (), epoch=7)) as probe:
         for measure in (probe.host, probe.loader, probe.train):
             measure(0.01, 0.0)
     assert min(epochs_read) == 7
@@ -50,7 +49,7 @@ def test_processes_start_once_for_all_measurements():
     store = write_store("a.h5", make_records(60))
     words = [f"data.train={store}", "batch_size=6", "prepare=null"]
     workers = ["workers.num=2", "workers.kind=process"]
-    with closing(Probe(composed([*words, *workers], NOBODY)[0], ())) as probe:
+    with closing(Probe(hydra_app.composed([*words, *workers], NOBODY)[0], ())) as probe:
         assert probe.assembly.train_source.workers.num_to_start == 2
         assert probe.train(0.1, 0.0).records_per_s > 0
         assert probe.assembly.train_source.workers.num_to_start == 0
@@ -78,7 +77,7 @@ def test_batches_prepared_before_the_windows_do_not_count():
 def test_ahead_is_the_depth_of_the_loader(config):
     words = [([], 0), (["loader=prefetch", "loader.depth=5"], 5)]
     for more, ahead in words:
-        probe = Probe(composed(["data=synthetic", "loader=plain", *more], NOBODY)[0], ())
+        probe = Probe(hydra_app.composed(["data=synthetic", "loader=plain", *more], NOBODY)[0], ())
         assert probe.ahead == ahead
         probe.close()
 
@@ -130,7 +129,7 @@ def test_a_visit_of_slow_steps_has_a_rate(config, batch_size, seconds):
 def test_records_are_counted_with_short_last_batches():
     store = write_store("a.h5", make_records(10))
     words = [f"data.train={store}", "batch_size=4", "prepare=null", "loader=plain"]
-    probe = Probe(composed(words, NOBODY)[0], ())
+    probe = Probe(hydra_app.composed(words, NOBODY)[0], ())
     counted = Counted(probe.assembly)
     counts: list[int] = []
     for _ in chain(counted.epoch(3), counted.epoch(4)):

@@ -9,20 +9,19 @@ import numpy as np
 
 from framework.cli.arguments import Grant
 from framework.cli.hydra_app import composed
-from framework.commands.diagnose.diagnose import changed
-from framework.commands.diagnose.measure_parts import Setting
+from framework.commands.diagnose import diagnose, measure_parts
 from framework.trials.probe import Probe
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(frozenset(), "")
 
 
-def setting(*words: str) -> Setting:
-    return Setting(*composed(["data.val=null", *words], NOBODY))
+def setting(*words: str) -> measure_parts.Setting:
+    return measure_parts.Setting(*composed(["data.val=null", *words], NOBODY))
 
 
 def compose_of(*words: str):
-    return lambda changes: setting(*changed(words, changes))
+    return lambda changes: setting(*diagnose.changed(words, changes))
 
 
 def write_photos(folder, count=24, height=120, width=160) -> str:
@@ -114,7 +113,7 @@ def sleepy_probe(tmp_path, monkeypatch, words=(), **seconds: float) -> Iterator[
         ),
         *words,
     ]
-    probe = Setting(*composed(given, Grant(frozenset({"allow_targets"}), ""))).probe()
+    probe = measure_parts.Setting(*composed(given, Grant(frozenset({"allow_targets"}), ""))).probe()
     try:
         yield probe
     finally:

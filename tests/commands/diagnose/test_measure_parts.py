@@ -9,16 +9,10 @@ import torch
 
 from framework.cli.arguments import Grant
 from framework.cli.hydra_app import composed
+from framework.commands.diagnose import measure_parts
 from framework.commands.diagnose import measure_parts as module
-from framework.commands.diagnose.measure_parts import (
-    Setting,
-    gather_facts,
-    storage_of,
-    storage_of_items,
-)
 from framework.config.targets import ROOT
-from framework.measure.host import Cgroups
-from framework.measure.usage import MachineUse
+from framework.measure import host, usage
 from framework.store.hdf5_store import HDF5Store
 from framework.trials.probe import Rate
 from tests.commands.diagnose.setting import setting, write_photos
@@ -35,7 +29,7 @@ def silent(_):
 def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
     photos = write_photos(tmp_path / "photos")
     words = ["data=folder", f"data.train={photos}", "transform=resize", "transform.size=[32,32]"]
-    facts = gather_facts(setting(*SMALL, *words), 1.0, silent)
+    facts = measure_parts.gather_facts(setting(*SMALL, *words), 1.0, silent)
     names = ("read", "prepare", "loader_rate", "other", "compute", "whole")
     assert all(getattr(facts, name) > 0 for name in names)
     assert facts.read > facts.prepare
@@ -52,7 +46,7 @@ def test_a_function_in_a_thread_slows_a_step_of_small_operations(monkeypatch, tm
 
     planted = next(planted for planted in PLANTED if planted.cause == "slowed_step")
     configured = composed(planted.words(tmp_path), Grant(frozenset({"allow_targets"}), ""))
-    with closing(Setting(*configured, threads=1).probe()) as probe:
+    with closing(measure_parts.Setting(*configured, threads=1).probe()) as probe:
         alone = probe.compute(1.0, 0.3)
         together = probe.train(1.0, 0.3)
     rates = {"spans_s": together.spans_s, "compute_spans_s": alone.spans_s}
@@ -69,11 +63,13 @@ CLIPS = (
 
 
 def of_dataset(*words):
-    return Setting(*composed([*CLIPS, *words], Grant(frozenset({"allow_targets"}), "")))
+    return measure_parts.Setting(
+        *composed([*CLIPS, *words], Grant(frozenset({"allow_targets"}), ""))
+    )
 
 
 def test_a_dataset_of_the_users_is_measured_by_one_thread():
-    facts = gather_facts(of_dataset("workers.num=1"), 0.5, silent)
+    facts = measure_parts.gather_facts(of_dataset("workers.num=1"), 0.5, silent)
     assert facts.prepare > 0
     assert (facts.read, facts.prepare_two) == (None, None)
     assert (facts.workers, facts.kind, facts.has_function) == (1, "process", True)
@@ -93,19 +89,21 @@ def test_a_dataset_of_the_users_is_measured_by_one_thread():
 )
 def test_a_dataset_is_packed_as_it_is_read_if_a_store_takes_it(words, packed):
     with closing(of_dataset("workers.num=0", "data.fields=null", words).probe()) as probe:
-        pack_words = storage_of_items(probe.assembly.train_source, probe.config).pack_words
+        pack_words = measure_parts.storage_of_items(
+            probe.assembly.train_source, probe.config
+        ).pack_words
     assert packed in pack_words if packed else pack_words == ""
 
 
 def test_a_store_and_its_shards_are_seen(tmp_path):
     path = write_store(str(tmp_path / "c.h5"), make_records(40))
-    storage = storage_of(HDF5Store(path), {"data": {"train": path, "val": None}})
+    storage = measure_parts.storage_of(HDF5Store(path), {"data": {"train": path, "val": None}})
     assert (storage.form, storage.encoding) == ("hdf5", "raw")
     assert storage.record_bytes == 3 * 4 * 4 + 8
     assert storage.cached == 1.0
 
 
-IDLE = MachineUse(1.0)
+IDLE = usage.MachineUse(1.0)
 
 
 @pytest.fixture
@@ -118,7 +116,7 @@ def test_a_run_has_figures_of_its_machine(probe):
     known = module.machine_of(probe)
     assert known["all_cores"] == os.cpu_count()
     assert known["allowed_cores"] == len(os.sched_getaffinity(0))
-    assert (known["quota_cores"] is None) == (Cgroups().cores() == math.inf)
+    assert (known["quota_cores"] is None) == (host.Cgroups().cores() == math.inf)
     assert 0 < known["free_memory_bytes"] <= known["memory_bytes"]
     assert known["num_threads"] == torch.get_num_threads()
 
@@ -141,7 +139,7 @@ def test_on_fewer_cores_than_the_machine_has_all_are_tried_and_given_back(probe)
         pytest.skip("needs two cores")
     try:
         os.sched_setaffinity(0, {min(before)})
-        known = module.try_machine(probe, 0.2, MachineUse(1.0, own_cores=1.0))
+        known = module.try_machine(probe, 0.2, usage.MachineUse(1.0, own_cores=1.0))
         assert os.sched_getaffinity(0) == {min(before)}
     finally:
         module.host.move_threads(before)

@@ -12,20 +12,13 @@ import torch
 
 from framework.cli.arguments import Grant
 from framework.cli.hydra_app import composed
+from framework.commands.diagnose import measure_run
 from framework.commands.diagnose import measure_run as module
 from framework.commands.diagnose.diagnose import main
 from framework.commands.diagnose.measure_parts import Setting
-from framework.commands.diagnose.measure_run import (
-    StepTimer,
-    measure_code,
-    measure_run,
-    noted_sizes,
-    pass_through,
-    work_of,
-)
+from framework.commands.diagnose.measure_run import StepTimer, measure_code, noted_sizes, work_of
+from tests import conftest, fakes
 from tests.commands.diagnose.setting import setting, sleepy_probe
-from tests.conftest import make_records, write_store
-from tests.fakes import FakeLoader, make_data
 from tests.parallel.launching import ROOT
 
 
@@ -140,8 +133,8 @@ def run(tmp_path, monkeypatch):
     """
     (tmp_path / "slowsink.py").write_text(SLOW_SINK)
     monkeypatch.syspath_prepend(tmp_path)
-    train = write_store(str(tmp_path / "a.h5"), make_records(64))
-    val = write_store(str(tmp_path / "b.h5"), make_records(24))
+    train = conftest.write_store(str(tmp_path / "a.h5"), conftest.make_records(64))
+    val = conftest.write_store(str(tmp_path / "b.h5"), conftest.make_records(24))
 
     def made(*words):
         known = [
@@ -155,7 +148,7 @@ def run(tmp_path, monkeypatch):
 
 def costs(setting):
     with closing(setting.probe()) as probe:
-        return measure_run(probe, 0.5)
+        return measure_run.measure_run(probe, 0.5)
 
 
 def test_each_habit_of_a_run_has_a_cost_and_an_interval(run, capsys):
@@ -302,7 +295,7 @@ def test_the_work_of_ranks_is_compared_step_by_step_and_over_all(sizes, work):
 def test_the_size_of_a_step_is_that_of_all_its_passes(accumulate):
     """A record has four numbers and a label."""
     sizes = []
-    loader = FakeLoader(make_data(8), 4, accumulate=accumulate)
-    pass_through(loader, lambda batches: noted_sizes(batches, sizes))
+    loader = fakes.FakeLoader(fakes.make_data(8), 4, accumulate=accumulate)
+    measure_run.pass_through(loader, lambda batches: noted_sizes(batches, sizes))
     list(loader.epoch(0))
     assert sizes == [4 * 5.0] * 2

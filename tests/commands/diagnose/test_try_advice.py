@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from framework.commands.diagnose import try_advice
-from framework.commands.diagnose.try_advice import apply, diagnose, write_sample
 from framework.diagnosis.facts import Repack, RunFacts, Verdict
 from framework.diagnosis.judge import Diagnosis, cause_of
 from framework.errors import ResourceError
@@ -27,7 +26,7 @@ def silent(_):
 def test_a_diagnosis_measures_judges_and_tries(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(400))
     words = [*SMALL, f"data.train={path}", "workers.kind=process", "workers.num=6", "loader=plain"]
-    result = diagnose(compose_of(*words), 20.0, silent)
+    result = try_advice.diagnose(compose_of(*words), 20.0, silent)
     judged = {v.rule: v for v in (*result.verdicts, *result.rejected)}
     assert "lower_workers" in judged
     assert any(verdict.tried for verdict in judged.values())
@@ -39,10 +38,10 @@ def test_a_diagnosis_measures_judges_and_tries(tmp_path):
 def test_applying_a_repack_writes_the_store_to_its_target(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(80))
     compose = compose_of(*SMALL, f"data.train={path}")
-    result = diagnose(compose, 0.5, silent)
+    result = try_advice.diagnose(compose, 0.5, silent)
     repack = Repack("store", {"train": (path, str(tmp_path / "b"))})
     advice = Verdict("r", "s", "w", 1.0, (), repack)
-    applied = apply(replace(result, verdicts=(advice,)), compose, 0.5, silent).applied
+    applied = try_advice.apply(replace(result, verdicts=(advice,)), compose, 0.5, silent).applied
     assert (tmp_path / "b.h5").exists()
     assert "b.h5" in applied.note
 
@@ -69,7 +68,7 @@ def test_trials_end_with_the_time(monkeypatch):
     slow = facts(workers=0, loader="plain")
     monkeypatch.setattr(try_advice, "gather_facts", lambda *_: slow)
     said = []
-    result = diagnose(compose_of("data=synthetic", "batch_size=8"), 1e-3, said.append)
+    result = try_advice.diagnose(compose_of("data=synthetic", "batch_size=8"), 1e-3, said.append)
     assert not any(verdict.tried for verdict in (*result.verdicts, *result.rejected))
     assert said == []
 
@@ -87,7 +86,7 @@ def trials(monkeypatch, known, rate):
 
     monkeypatch.setattr(try_advice, "gather_facts", lambda *_: known)
     monkeypatch.setattr(try_advice, "measured_rate", measured)
-    result = diagnose(Changed, 40.0, silent)
+    result = try_advice.diagnose(Changed, 40.0, silent)
     return {v.rule: v for v in (*result.verdicts, *result.rejected)}, tried
 
 
@@ -172,7 +171,7 @@ def test_a_sample_is_packed_as_all_would_be_and_repeated(tmp_path):
     options = {"encode": "raw", "size": [16, 16], "layout": "hwc"}
     repack = Repack("folder", {"train": (photos, "unused")}, options)
     path = str(tmp_path / "sample.h5")
-    record_s, _ = write_sample(repack, path, 100, 30.0)
+    record_s, _ = try_advice.write_sample(repack, path, 100, 30.0)
     manifest = open_store(path).manifest
     assert manifest.num_records == 5 * 24
     assert manifest.fields["image"].shape == (16, 16, 3)
@@ -182,7 +181,7 @@ def test_a_sample_is_packed_as_all_would_be_and_repeated(tmp_path):
 def test_a_sample_ends_with_its_time(tmp_path):
     repack = Repack("folder", {"train": (write_photos(tmp_path / "photos"), "unused")})
     path = str(tmp_path / "sample.h5")
-    write_sample(repack, path, 24, 0.0)
+    try_advice.write_sample(repack, path, 24, 0.0)
     store = open_store(path)
     keys = store.keys(torch.arange(store.manifest.num_records))
     assert len(keys) == 24

@@ -9,16 +9,8 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from framework.commands.evaluate import evaluation
 from framework.commands.evaluate import evaluation as module
-from framework.commands.evaluate.evaluation import (
-    EvaluationJob,
-    class_figures,
-    counted,
-    trimmed,
-    worst_page,
-    write_confusion,
-    write_evaluation,
-)
 from framework.config.saved_run import ALONE
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, PredictedTexts
 from framework.errors import ResourceError
@@ -34,12 +26,12 @@ def made(tmp_path_factory):
 
 
 def job(worst=5):
-    return EvaluationJob("run", "last", {"parallel": ALONE}, None, None, None, worst)
+    return evaluation.EvaluationJob("run", "last", {"parallel": ALONE}, None, None, None, worst)
 
 
 def evaluated(folder, worst=5):
     folder.mkdir()
-    write_evaluation(job(worst), (), folder)
+    evaluation.write_evaluation(job(worst), (), folder)
     return json.loads((folder / "evaluation.json").read_text())["sets"]["val"]
 
 
@@ -87,10 +79,10 @@ def test_counts_are_those_of_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     probabilities = torch.rand(200, 4, generator=generator)
     target = torch.randint(0, 4, (200,), generator=generator)
-    counts = counted(ClassProbabilities(probabilities), target)
+    counts = evaluation.counted(ClassProbabilities(probabilities), target)
     guess = probabilities.argmax(1)
     assert counts.tolist() == confusion_matrix(target, guess).tolist()
-    figures = class_figures(counts, ["a", "b", "c"])
+    figures = evaluation.class_figures(counts, ["a", "b", "c"])
     expected = precision_recall_fscore_support(target, guess)
     for row, precision, recall, f1, count in zip(figures, *expected, strict=True):
         assert (row["precision"], row["recall"], row["f1"]) == pytest.approx(
@@ -103,26 +95,26 @@ def test_counts_are_those_of_scikit_learn():
 def test_pixels_without_a_class_do_not_count():
     maps = PredictedMaps(torch.tensor([[[0, 1], [1, 1]]], dtype=torch.uint8))
     target = torch.tensor([[[[0, 0], [1, 255]]]], dtype=torch.uint8)
-    assert trimmed(counted(maps, target), 0).tolist() == [[1, 1], [0, 1]]
+    assert evaluation.trimmed(evaluation.counted(maps, target), 0).tolist() == [[1, 1], [0, 1]]
 
 
 def test_a_class_that_neither_occurs_nor_is_guessed_has_no_figures():
-    figures = class_figures(torch.tensor([[2.0, 0], [0, 0]]), [])
+    figures = evaluation.class_figures(torch.tensor([[2.0, 0], [0, 0]]), [])
     assert figures[1]["f1"] is None
     assert figures[1]["iou"] is None
     assert figures[0]["iou"] == 1
 
 
 def test_predictions_that_are_no_classes_are_not_counted():
-    assert counted(PredictedTexts(["a"]), torch.zeros(1)) is None
-    assert counted(ClassProbabilities(torch.rand(2, 3)), torch.rand(2)) is None
+    assert evaluation.counted(PredictedTexts(["a"]), torch.zeros(1)) is None
+    assert evaluation.counted(ClassProbabilities(torch.rand(2, 3)), torch.rand(2)) is None
 
 
 def test_foreign_texts_are_escaped():
     facts = [("key", "<script>alert(1)</script>")]
     record = {"pictures": [("image", "data:image/png;base64,AA==")], "facts": facts}
     shown = {"name": "val", "data": "v.h5", "records": 3, "means": [], "worst": [record]}
-    page = worst_page([shown], "run", "best")
+    page = evaluation.worst_page([shown], "run", "best")
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert re.search(r'<img src="data:image/png', page)
@@ -131,5 +123,7 @@ def test_foreign_texts_are_escaped():
 @pytest.mark.parametrize("number", [1, 3, 60])
 def test_a_picture_is_made_of_any_number_of_classes(number):
     counts = [[int(row == column) for column in range(number)] for row in range(number)]
-    write_confusion(Path("c.png"), counts, [f"a long name $x$ {n}" for n in range(number)])
+    evaluation.write_confusion(
+        Path("c.png"), counts, [f"a long name $x$ {n}" for n in range(number)]
+    )
     assert cv2.imread("c.png").shape[0] > 300

@@ -7,20 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from framework.commands.export import export_model
 from framework.commands.export.export import FORMATS, ExportOptions
-from framework.commands.export.export_model import (
-    USE,
-    Exportable,
-    ModelOnly,
-    check_format,
-    compare,
-    difference,
-    export_model,
-    make_exportable,
-    model_card,
-    read_export,
-    write_export,
-)
+from framework.commands.export.export_model import compare, difference, make_exportable
 from framework.contracts.prediction import PredictedTexts
 from framework.errors import ConfigError, ResourceError
 from framework.pack.jobs import file_sha256
@@ -33,7 +22,7 @@ def choice(path, **changes):
 
 
 def test_a_folder_gets_the_model_and_its_card(run, tmp_path, capsys):
-    export_model(run, choice(tmp_path / "new" / "out"))
+    export_model.export_model(run, choice(tmp_path / "new" / "out"))
     assert sorted(os.listdir(tmp_path / "new")) == ["out"]
     assert sorted(os.listdir(tmp_path / "new" / "out")) == ["MODEL_CARD.md", "model.pt2"]
     said = capsys.readouterr().out
@@ -42,7 +31,7 @@ def test_a_folder_gets_the_model_and_its_card(run, tmp_path, capsys):
 
 
 def test_a_single_record_leaves_the_batch_size_free(run, tmp_path):
-    export_model(run, choice(tmp_path / "digits.pt2", num_records=1))
+    export_model.export_model(run, choice(tmp_path / "digits.pt2", num_records=1))
     module = torch.export.load(tmp_path / "digits.pt2").module()
     assert module(torch.zeros(5, 1, 8, 8))[0].shape == (5, 10)
 
@@ -52,13 +41,13 @@ def test_a_loss_that_the_model_returns_is_no_output():
         def forward(self, x):
             return super().forward(x), x.mean()
 
-    assert [value.shape for value in ModelOnly(Net(3, 2))(torch.zeros(5, 3))] == [(5, 2)]
+    assert [value.shape for value in export_model.ModelOnly(Net(3, 2))(torch.zeros(5, 3))] == [(5, 2)]
 
 
 def test_an_export_that_differs_leaves_nothing(run, tmp_path, monkeypatch):
     monkeypatch.setattr("framework.commands.export.export_model.difference", lambda *_: 1.0)
     with pytest.raises(ConfigError, match="C384"):
-        export_model(run, choice(tmp_path / "out"))
+        export_model.export_model(run, choice(tmp_path / "out"))
     assert os.listdir(tmp_path) == []
 
 
@@ -68,14 +57,16 @@ def test_a_disk_that_refuses_leaves_nothing(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr("framework.system.durable.sync", full)
     with pytest.raises(ResourceError, match=r"R101.*No space left"):
-        export_model(run, choice(tmp_path / "out"))
+        export_model.export_model(run, choice(tmp_path / "out"))
     assert os.listdir(tmp_path) == []
 
 
 def card(run, tmp_path, to="onnx"):
     (tmp_path / "model.onnx").write_bytes(b"model")
     known = make_exportable(run, None, 2, True, None)
-    return model_card(run, known, ["largest difference: 0"], to, True, tmp_path / "model.onnx")
+    return export_model.model_card(
+        run, known, ["largest difference: 0"], to, True, tmp_path / "model.onnx"
+    )
 
 
 def test_a_card_has_digests_metrics_configuration_and_how_to_use_it(run, tmp_path):
@@ -95,7 +86,7 @@ def test_a_card_has_digests_metrics_configuration_and_how_to_use_it(run, tmp_pat
     assert f"last (sha256 {digest})" in card(run, tmp_path)
 
 
-@pytest.mark.parametrize("to", USE)
+@pytest.mark.parametrize("to", export_model.USE)
 def test_every_format_says_how_it_is_used(run, tmp_path, to):
     assert "```python" in card(run, tmp_path, to)
 
@@ -123,7 +114,7 @@ def doubled(batch_size=None):
         def forward(self, values):
             return (values * 2,)
 
-    return Exportable(Doubled(), (INPUTS,), (INPUTS * 2,), ("x",), ("y",), batch_size)
+    return export_model.Exportable(Doubled(), (INPUTS,), (INPUTS * 2,), ("x",), ("y",), batch_size)
 
 
 def test_an_export_that_computes_the_same_is_timed_in_turn_with_the_model():
@@ -192,9 +183,9 @@ def test_a_difference_is_the_largest_or_the_share_of_integers(output, expected, 
 def test_the_file_computes_what_the_model_does(run, tmp_path, to, preprocess, batch_size, counts):
     path = tmp_path / f"model{FORMATS[to]}"
     known = make_exportable(run, None, 4, preprocess, batch_size)
-    check_format(to)
-    write_export(to, run, known, path)
-    compute = read_export(to, run, path)
+    export_model.check_format(to)
+    export_model.write_export(to, run, known, path)
+    compute = export_model.read_export(to, run, path)
     for count in counts:
         (output,) = compute([tensor[:count] for tensor in known.inputs])
         torch.testing.assert_close(output, known.expected[0][:count])
@@ -204,7 +195,7 @@ def test_tensors_of_onnx_have_names(run, tmp_path):
     import onnxruntime
 
     path = tmp_path / "model.onnx"
-    write_export("onnx", run, make_exportable(run, None, 4, True, None), path)
+    export_model.write_export("onnx", run, make_exportable(run, None, 4, True, None), path)
     session = onnxruntime.InferenceSession(str(path))
     (given,), (output,) = session.get_inputs(), session.get_outputs()
     assert (given.name, given.type, output.name) == ("image", "tensor(uint8)", "probabilities")
@@ -217,14 +208,14 @@ def test_a_model_that_cannot_be_traced_is_an_error_of_one_line(run, tmp_path, mo
     )
     known = make_exportable(run, None, 4, False, None)
     with pytest.raises(ConfigError, match=r"C383.*to = torch_export.*batch_size=N"):
-        write_export("torch_export", run, known, tmp_path / "model.pt2")
+        export_model.write_export("torch_export", run, known, tmp_path / "model.pt2")
 
 
 def test_without_a_compiler_that_is_said_before_anything_is_traced(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(ResourceError, match=r"R193.*no compiler here.*to=torch_export"):
-        check_format("aoti")
+        export_model.check_format("aoti")
 
 
 def test_the_model_alone_takes_what_it_takes_in_validation(run):

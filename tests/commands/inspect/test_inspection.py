@@ -12,8 +12,7 @@ from framework.commands.inspect.inspection import DARK, EDGE, TILE, describe, fa
 from framework.contracts.records import Field, Manifest, Shard
 from framework.errors import DataError
 from framework.media.decode import label_colors
-from framework.store.file_store import to_json
-from framework.store.hdf5_store import HDF5Writer
+from framework.store import file_store, hdf5_store
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case
@@ -22,7 +21,7 @@ from tests.pack.test_preparation import packed, pixels_of
 
 def _close_with(manifest, records):
     """Write a store at x.h5 with this manifest, and return its path."""
-    writer = HDF5Writer("x.h5", fields=manifest.fields, num_records=manifest.num_records)
+    writer = hdf5_store.HDF5Writer("x.h5", fields=manifest.fields, num_records=manifest.num_records)
     writer.write(records, [str(number) for number in range(manifest.num_records)])
     writer.close(manifest)
     return "x.h5"
@@ -46,7 +45,7 @@ def _directory(files, num_records=4):
             )
         )
     Path("store/manifest.json").write_text(
-        to_json(replace(manifest, num_records=files * num_records, shards=shards))
+        file_store.to_json(replace(manifest, num_records=files * num_records, shards=shards))
     )
     return "store"
 

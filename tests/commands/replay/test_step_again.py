@@ -9,19 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.commands.replay.step_again import (
-    LoggedReport,
-    RunAgain,
-    RunHistory,
-    StepSearch,
-    as_pixels,
-    choose_step,
-    gradient_rows,
-    print_replay,
-    read_history,
-    show_replay,
-)
-from framework.commands.replay.watched_steps import WatchedPass, gradient_norms
+from framework.commands.replay import step_again, watched_steps
 from framework.errors import ConfigError, DataError
 from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import save_state
@@ -77,7 +65,7 @@ def test_a_step_in_phases_is_repeated(tmp_path):
     words = ["objective=null", "+objective._target_=tests.train.phased.InTurn", "accumulate=2"]
     words += ["optim.parts={body: {match: features}, head: {match: head}}", "workers.num=0"]
     known = known_run(tmp_path, *words, "allow_targets=[tests]", "data.val=null")
-    own = RunAgain(known.path, "6", ("tests.",)).take()[0]
+    own = step_again.RunAgain(known.path, "6", ("tests.",)).take()[0]
     assert losses_of(own) == {step: known.losses[step] for step in (5, 6, 7)}
     assert own["means"]["loss"] == pytest.approx(own["means"]["body"] + own["means"]["head"])
     assert not own["differing_reports"]
@@ -168,7 +156,7 @@ def test_a_store_that_has_changed_is_refused(tmp_path):
 def test_a_layer_is_a_module_with_parameters_of_its_own():
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 1)))
     model(torch.ones(1, 2)).sum().backward()
-    norms = gradient_norms(model, scale=2.0)
+    norms = watched_steps.gradient_norms(model, scale=2.0)
     assert list(norms) == ["0", "2.0"]
     own = [part.grad.flatten() for part in model[0].parameters()]
     assert norms["0"] == pytest.approx(float(torch.cat(own).norm()) / 2)
@@ -178,13 +166,13 @@ def test_a_layer_is_a_module_with_parameters_of_its_own():
 
 
 def history(*reports, last_step=20, diverged=False):
-    return RunHistory(Path("run"), {}, {}, reports, last_step, diverged)
+    return step_again.RunHistory(Path("run"), {}, {}, reports, last_step, diverged)
 
 
 REPORTS = (
-    LoggedReport(1, 5, {"loss": 2.0, "accuracy": 0.1}, 0),
-    LoggedReport(6, 10, {"loss": 3.0, "accuracy": 0.3}, 0),
-    LoggedReport(11, 20, {"loss": 1.0, "accuracy": 0.2}, 1),
+    step_again.LoggedReport(1, 5, {"loss": 2.0, "accuracy": 0.1}, 0),
+    step_again.LoggedReport(6, 10, {"loss": 3.0, "accuracy": 0.3}, 0),
+    step_again.LoggedReport(11, 20, {"loss": 1.0, "accuracy": 0.2}, 1),
 )
 
 
@@ -192,17 +180,17 @@ REPORTS = (
     ("text", "first"), [("max:loss", 6), ("min:loss", 11), ("min:accuracy", 1), ("nan", 11)]
 )
 def test_the_worst_report_is_searched(text, first):
-    assert choose_step(text, history(*REPORTS)).first == first
+    assert step_again.choose_step(text, history(*REPORTS)).first == first
 
 
 def test_a_mean_that_is_no_number_is_the_worst():
-    bad = LoggedReport(21, 25, {"loss": math.nan}, 0)
-    assert choose_step("min:loss", history(*REPORTS, bad)).first == 21
+    bad = step_again.LoggedReport(21, 25, {"loss": math.nan}, 0)
+    assert step_again.choose_step("min:loss", history(*REPORTS, bad)).first == 21
 
 
 def test_a_run_that_diverged_is_searched_after_its_last_report():
-    search = choose_step("nan", history(*REPORTS[:2], last_step=12, diverged=True))
-    assert search == StepSearch(11, 13)
+    search = step_again.choose_step("nan", history(*REPORTS[:2], last_step=12, diverged=True))
+    assert search == step_again.StepSearch(11, 13)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +199,7 @@ def test_a_run_that_diverged_is_searched_after_its_last_report():
 )
 def test_a_text_that_names_no_step_is_refused(text, number):
     with pytest.raises(ConfigError, match=f"C{number}"):
-        choose_step(text, history(*REPORTS[:2]))
+        step_again.choose_step(text, history(*REPORTS[:2]))
 
 
 # What the files of a run say
@@ -225,15 +213,18 @@ def line(step, split="train", **more):
 def test_reports_cover_the_steps_since_the_one_before(tmp_path):
     text = line(5) + line(5, "val") + "damaged\n" + line(8, skipped=2)
     (tmp_path / "metrics.jsonl").write_text(text)
-    expected = [LoggedReport(1, 5, {"loss": 0.3}, 0), LoggedReport(6, 8, {"loss": 1.5 / 8}, 2)]
-    assert read_history(tmp_path).reports == expected
+    expected = [
+        step_again.LoggedReport(1, 5, {"loss": 0.3}, 0),
+        step_again.LoggedReport(6, 8, {"loss": 1.5 / 8}, 2),
+    ]
+    assert step_again.read_history(tmp_path).reports == expected
 
 
 def test_the_last_step_is_the_last_that_any_file_knows(tmp_path):
-    assert read_history(tmp_path).last_step == 0
+    assert step_again.read_history(tmp_path).last_step == 0
     (tmp_path / "metrics.jsonl").write_text(line(5))
     write_object(tmp_path / "exit.json", {"code": 6, "step": 7})
-    history = read_history(tmp_path)
+    history = step_again.read_history(tmp_path)
     assert (history.last_step, history.diverged) == (7, True)
 
 
@@ -241,7 +232,7 @@ def test_states_are_known_by_their_steps_without_those_that_a_resume_left_behind
     for sequence, step in enumerate((4, 8, 6), 1):
         save_state(tmp_path / "checkpoints" / f"step-{step:08}.pt", {"step": step}, step, sequence)
     (tmp_path / "checkpoints" / "step-00000009.pt").write_bytes(b"no state")
-    assert sorted(read_history(tmp_path).states) == [4, 6]
+    assert sorted(step_again.read_history(tmp_path).states) == [4, 6]
 
 
 # What a replay shows: its files, and the lines on the terminal
@@ -277,14 +268,16 @@ def summary():
 
 def test_the_files_show_records_in_their_order(tmp_path, summary):
     images = torch.arange(30 * 12.0).reshape(30, 3, 2, 2)
-    show_replay(summary, [WatchedPass({"index": torch.arange(30), "image": images})], tmp_path)
+    step_again.show_replay(
+        summary, [watched_steps.WatchedPass({"index": torch.arange(30), "image": images})], tmp_path
+    )
     folder = tmp_path / "replay" / "step_7"
     assert json.loads((folder / "replay.json").read_text())["records"][0]["index"] == 3
     assert cv2.imread(str(folder / "batch.png")).shape[2] == 3
 
 
 def test_the_terminal_shows_the_step_the_search_and_the_differences(summary, capsys):
-    print_replay(summary)
+    step_again.print_replay(summary)
     text = capsys.readouterr().out
     assert "step 7 of epoch 2: loss nan, learning rate 0.1, and the step was skipped" in text
     assert "found among steps 1 to 10" in text
@@ -295,14 +288,14 @@ def test_the_terminal_shows_the_step_the_search_and_the_differences(summary, cap
 
 
 def test_the_layers_that_grew_most_stay(summary):
-    rows = gradient_rows(summary, most=1)
+    rows = step_again.gradient_rows(summary, most=1)
     assert [row[0] for row in rows] == ["loss", "all layers", "<b>"]
     assert rows[2] == ["<b>", "1", "nan"]
-    assert len(gradient_rows(summary)) == 4
+    assert len(step_again.gradient_rows(summary)) == 4
 
 
 def test_floats_are_stretched_by_channel_and_what_is_not_finite_is_black():
     images = torch.zeros(2, 1, 2, 2)
     images[0, 0] = torch.tensor([[-1.0, 0.0], [1.0, math.nan]])
-    assert as_pixels(images)[0, 0].tolist() == [[0, 128], [255, 0]]
-    assert not as_pixels(torch.full((1, 3, 2, 2), math.nan)).any()
+    assert step_again.as_pixels(images)[0, 0].tolist() == [[0, 128], [255, 0]]
+    assert not step_again.as_pixels(torch.full((1, 3, 2, 2), math.nan)).any()

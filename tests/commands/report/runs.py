@@ -5,9 +5,8 @@ import math
 from html.parser import HTMLParser
 from pathlib import Path
 
+from framework.commands.report import recorded_runs, report
 from framework.commands.report.charts import Chart, draw_charts
-from framework.commands.report.recorded_runs import read_run, relative_times
-from framework.commands.report.report import labeled
 from framework.system.run_dir import write_object
 
 SPANS_S = {
@@ -133,8 +132,8 @@ def cell(rate: float, repeat: int = 0, **choice: str) -> dict:
 
 def drawn(paths: list[Path], png: bool = False) -> dict[str, Chart]:
     """Return the charts of these runs by name."""
-    runs = labeled([read_run(path) for path in paths])
-    charts = draw_charts(runs, relative_times(runs, "first"), png)
+    runs = report.labeled([recorded_runs.read_run(path) for path in paths])
+    charts = draw_charts(runs, recorded_runs.relative_times(runs, "first"), png)
     return {chart.name: chart for chart in charts}
 
 

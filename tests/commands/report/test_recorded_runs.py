@@ -7,6 +7,7 @@ from framework.commands.report import recorded_runs
 from framework.commands.report.recorded_runs import find_runs, is_bench, read_bench, read_run
 from framework.errors import DataError
 from framework.system.run_dir import read_json
+from tests import run_folders, saved_runs
 from tests.commands.report.runs import (
     MACHINE,
     SPANS_S,
@@ -16,8 +17,6 @@ from tests.commands.report.runs import (
     make_bench,
     make_run,
 )
-from tests.run_folders import age
-from tests.saved_runs import change, write_signed
 
 
 def test_a_finished_run_is_read_whole(tmp_path):
@@ -45,7 +44,7 @@ def test_a_run_without_an_end_is_running_or_was_killed(tmp_path):
         file.write('{"step": 44, "epoch"')
     run = read_run(path)
     assert run.status == "running"
-    age(path, 7200)
+    run_folders.age(path, 7200)
     assert read_run(path).status == "killed"
     assert any("1 lines" in note for note in run.notes)
     assert run.figures["steps"] == 40
@@ -63,13 +62,13 @@ def test_a_run_without_a_log_has_the_steps_of_its_summary(tmp_path):
 )
 def test_a_run_with_a_damaged_file_is_read_without_it(tmp_path, name, junk):
     path = make_run(tmp_path / "a")
-    write_signed(path / name, junk)
+    saved_runs.write_signed(path / name, junk)
     assert read_run(path).status in {"finished", "damaged"}
 
 
 def test_a_run_of_another_shape_is_left_out_of_a_sweep_and_refused_alone(tmp_path, capsys):
     make_run(tmp_path / "good")
-    change(make_run(tmp_path / "bad") / "summary.json", spans=3)
+    saved_runs.change(make_run(tmp_path / "bad") / "summary.json", spans=3)
     assert [run.name for run in find_runs([str(tmp_path)])] == ["good"]
     assert "bad is left out: error[D178]" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"D178.*is damaged \(AttributeError"):
@@ -80,7 +79,7 @@ def test_a_device_that_idles_is_distinguished_from_a_host_that_waits(tmp_path):
     path = make_run(tmp_path / "a")
     spans = read_json(path / "summary.json")["spans"]
     idle = {"mean_s": 0.5, "p50_s": 0.5, "p90_s": 0.5}
-    change(path / "summary.json", spans={**spans, "idle": idle})
+    saved_runs.change(path / "summary.json", spans={**spans, "idle": idle})
     run = read_run(path)
     assert list(run.spans) == ["idle", "copy", "forward", "backward", "optimizer", "report"]
     assert run.overlapped["wait"].mean_s == pytest.approx(SPANS_S["wait"])

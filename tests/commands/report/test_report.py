@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 
 from framework.cli.run_records import chosen, varying
-from framework.commands.report import report
-from framework.commands.report.recorded_runs import (
-    MetricCurve,
-    RecordedRun,
-    read_run,
-    relative_times,
-)
+from framework.commands.report import recorded_runs, report
+from framework.commands.report.recorded_runs import RecordedRun, read_run, relative_times
 from framework.contracts.span import LateRank, RankReport, RankSpan
 from framework.errors import ConfigError
 from framework.system.run_dir import read_object
@@ -162,7 +157,7 @@ def test_a_page_of_another_kind_is_refused():
 
 def run(name="a", rate=None, status="finished", losses=(), **choices):
     steps = np.arange(1.0, len(losses) + 1)
-    curve = MetricCurve(steps, steps, np.array(losses, np.float64))
+    curve = recorded_runs.MetricCurve(steps, steps, np.array(losses, np.float64))
     curves = {("train", "loss"): curve} if losses else {}
     return RecordedRun(name, name, status, choices=choices, records_per_s=rate, curves=curves)
 

@@ -3,28 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.arguments import Grant
-from framework.cli.hydra_app import composed
-from framework.commands.tune.search_reading import (
-    Candidate,
-    ReadingSearch,
-    applied,
-    base_recipes,
-    candidates,
-    preference,
-    print_busy,
-    recipe,
-    verdict,
-    whole_grid,
-    without_searched,
-    worker_counts,
-)
+from framework.cli import arguments, hydra_app
+from framework.commands.tune import search_reading
+from framework.commands.tune.search_reading import Candidate, candidates, whole_grid, worker_counts
 from framework.config.schema import check
 from framework.errors import ResourceError
 from framework.measure.statistics import LEAST_PAIRS, Pairs, median
 from framework.trials.trial_process import ReadFacts
 
-NOBODY = Grant(frozenset(), "")
+NOBODY = arguments.Grant(frozenset(), "")
 DECODED = ReadFacts(2, False, True, ("thread", "process"), 2)
 GATHERED = ReadFacts(2, False, False, ("thread",), 0)
 LOADERS = {"plain": {}, "prefetch": {"depth": 2}, "stream": {"depth": 2}}
@@ -53,7 +40,7 @@ class Machine:
         )
 
     def search(self, some: list[Candidate], budget_s: float = 60.0):
-        search = ReadingSearch(some, self.measure, budget_s, self.clock)
+        search = search_reading.ReadingSearch(some, self.measure, budget_s, self.clock)
         grids, pairs = list(search.grids()), search.final()
         won = pairs is not None and pairs.is_won
         return grids, search.challenger if won else DEFAULT, pairs
@@ -148,7 +135,7 @@ FEW = Pairs((100.0,) * 3, (120.0,) * 3)
     ],
 )
 def test_the_verdict_says_what_the_pairs_prove(challenger, pairs, words):
-    text = verdict(DEFAULT, challenger, pairs)
+    text = search_reading.verdict(DEFAULT, challenger, pairs)
     assert words in text
     assert "\n" not in text
 
@@ -156,10 +143,10 @@ def test_the_verdict_says_what_the_pairs_prove(challenger, pairs, words):
 def test_a_busy_machine_is_noted(monkeypatch, capsys):
     monkeypatch.setattr("framework.commands.tune.search_reading.num_cores", lambda: 2)
     monkeypatch.setattr("os.getloadavg", lambda: (3.0, 0.0, 0.0))
-    print_busy()
+    search_reading.print_busy()
     assert "3.0" in capsys.readouterr().out
     monkeypatch.setattr("os.getloadavg", lambda: (1.0, 0.0, 0.0))
-    print_busy()
+    search_reading.print_busy()
     assert capsys.readouterr().out == ""
 
 
@@ -196,15 +183,15 @@ def test_among_equals_few_changes_threads_and_few_workers_are_preferred():
         Candidate(1, "thread", "plain", 0),
         Candidate(1, "process", "plain", 0),
     ]
-    places = [preference(each, order[0]) for each in order]
+    places = [search_reading.preference(each, order[0]) for each in order]
     assert places == sorted(places)
     assert len(set(places)) == len(order)
 
 
 def test_a_candidate_makes_a_valid_configuration():
-    config, _ = composed(["workers.kind=process", "workers.start_method=spawn"], NOBODY)
+    config, _ = hydra_app.composed(["workers.kind=process", "workers.start_method=spawn"], NOBODY)
     for candidate in candidates(DEFAULT, DECODED, {"prefetch": config["loader"]}):
-        made = applied(config, candidate, {"prefetch": config["loader"]})
+        made = search_reading.applied(config, candidate, {"prefetch": config["loader"]})
         check(made)
         assert made["workers"]["num"] == candidate.num_workers
         assert made["workers"]["start_method"] == ("spawn" if candidate.kind == "process" else None)
@@ -231,15 +218,15 @@ CASES = [
 @pytest.mark.parametrize(("words", "winner"), CASES, ids=range(len(CASES)))
 def test_a_recipe_with_the_other_words_is_the_run_that_was_tuned(words, winner):
     words = words.split()
-    wanted, _ = composed(words, NOBODY)
-    kept = words if winner is None else without_searched(words, loader_changed=True)
+    wanted, _ = hydra_app.composed(words, NOBODY)
+    kept = words if winner is None else search_reading.without_searched(words, loader_changed=True)
     if winner is not None:
-        block = composed([*kept, f"loader={winner.loader}"], NOBODY)[0]["loader"]
-        wanted = applied(wanted, winner, {winner.loader: block})
-    text = recipe(base_recipes(words), winner, ["tuned today"])
+        block = hydra_app.composed([*kept, f"loader={winner.loader}"], NOBODY)[0]["loader"]
+        wanted = search_reading.applied(wanted, winner, {winner.loader: block})
+    text = search_reading.recipe(search_reading.base_recipes(words), winner, ["tuned today"])
     path = Path("recipes/tuned/x.yaml")
     path.parent.mkdir(parents=True)
     path.write_text(text)
     others = [word for word in kept if not word.startswith("recipes=")]
-    assert composed(["recipes=tuned/x", *others], NOBODY, ".")[0] == wanted
+    assert hydra_app.composed(["recipes=tuned/x", *others], NOBODY, ".")[0] == wanted
     assert text.splitlines()[:2] == ["# @package _global_", "# tuned today"]

@@ -8,28 +8,20 @@ import torch
 from framework.data.workers import _Pool
 from framework.loader.prefetch import Ahead, Occupancy
 from framework.system import native
-from framework.system.native import (
-    SIGNATURES,
-    crowded,
-    find,
-    limit_threads,
-    num_threads,
-    num_threads_beside,
-)
 from tests.forks import forked
 
 
 def test_all_functions_are_there_or_none():
-    assert {find(name) is not None for name in SIGNATURES} == {native.are_compiled()}
+    assert {native.find(name) is not None for name in native.SIGNATURES} == {native.are_compiled()}
 
 
 def test_the_main_thread_shares_its_calls_and_others_do_not():
     result = []
-    thread = threading.Thread(target=lambda: result.append(num_threads()))
+    thread = threading.Thread(target=lambda: result.append(native.num_threads()))
     thread.start()
     thread.join()
     assert result == [1]
-    assert num_threads() == torch.get_num_threads()
+    assert native.num_threads() == torch.get_num_threads()
 
 
 def test_a_thread_that_feeds_a_gpu_has_most_of_the_cores_and_one_that_feeds_the_cpu_itself(
@@ -38,18 +30,18 @@ def test_a_thread_that_feeds_a_gpu_has_most_of_the_cores_and_one_that_feeds_the_
     result = []
 
     def feed():
-        limit_threads(3)
-        result.extend([num_threads(), torch.get_num_threads()])
+        native.limit_threads(3)
+        result.extend([native.num_threads(), torch.get_num_threads()])
 
     thread = threading.Thread(target=feed)
     thread.start()
     thread.join()
     assert result == [3, 3]
-    assert num_threads() == torch.get_num_threads()
+    assert native.num_threads() == torch.get_num_threads()
     for cores, threads in ((1, 1), (6, 4), (64, 16)):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
-        assert num_threads_beside(torch.device("cuda", 0)) == threads
-        assert num_threads_beside(torch.device("cpu")) == 1
+        assert native.num_threads_beside(torch.device("cuda", 0)) == threads
+        assert native.num_threads_beside(torch.device("cpu")) == 1
 
 
 def result_of(work):
@@ -66,10 +58,10 @@ def num_tasks_inside():
     torch.set_num_threads(2)
     torch.ones(1 << 17).add_(1)
     before = len(os.listdir("/proc/self/task"))
-    limit_threads(1)
-    with crowded():
+    native.limit_threads(1)
+    with native.crowded():
         inside = len(os.listdir("/proc/self/task"))
-        with suppress(KeyError), crowded():
+        with suppress(KeyError), native.crowded():
             raise KeyError
     return inside - before
 
