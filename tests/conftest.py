@@ -1,7 +1,4 @@
-"""Helpers for all tests, and a police: a test that leaves something behind fails.
-
-This may be a thread, a process, a file or shared memory.
-"""
+"""Helpers for all tests, and a police that fails a test that leaves anything behind."""
 
 import gc
 import json

@@ -104,10 +104,7 @@ class FakeSink:
 
 
 class FakeCheckpoints:
-    """Checkpoints that keep copies of what was saved: (state, weights, best).
-
-    ``late`` gives the answers of ``is_late``, one per call.
-    """
+    """Checkpoints that keep copies (state, weights, best); ``late`` answers ``is_late`` calls."""
 
     def __init__(self, late=()):
         self.saved, self.finals, self._late = [], [], iter(late)
@@ -204,10 +201,7 @@ class ReportingTrainer(trainer.Trainer):
 def make_trainer(
     data=None, batch_size=4, *, model=None, lr=0.1, momentum=0.9, ema=None, order=None, **parts
 ):
-    """Return a Trainer over ``data`` with simple parts.
-
-    ``parts`` replace its parts or fields of its TrainPlan.
-    """
+    """Return a Trainer over ``data``; ``parts`` replace its simple parts or fields of its plan."""
     data = make_data(18) if data is None else data
     model = make_model() if model is None else model
     plan = {name: parts.pop(name) for name in TrainPlan.__dataclass_fields__ if name in parts}

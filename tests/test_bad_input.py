@@ -1,7 +1,4 @@
-"""Bad input gives one line that says what is wrong and what to do.
-
-The exit code is the documented one, there is no traceback, and nothing is left behind.
-"""
+"""Bad input gives one line, the documented exit code, no traceback, and leaves nothing behind."""
 
 from pathlib import Path
 

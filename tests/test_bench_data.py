@@ -1,7 +1,4 @@
-"""benchmarks/data.py runs, checks what its contestants yield, and counts correctly.
-
-The figures that it measures are not tested.
-"""
+"""benchmarks/data.py runs and counts correctly; the figures that it measures are not tested."""
 
 import json
 import subprocess

@@ -1,7 +1,4 @@
-"""The packages of pyproject.toml and the Makefile can be installed together.
-
-Their versions are those that the constraints files pin.
-"""
+"""The packages of pyproject.toml and the Makefile go together in the versions of constraints."""
 
 import os
 import subprocess
@@ -38,10 +35,7 @@ def pinned(file: str) -> dict[str, str]:
 
 
 def resolve(requirements: list[str], constraints: list[str]) -> subprocess.CompletedProcess[str]:
-    """Let pip find versions, and install nothing.
-
-    Builds are not isolated, because an isolated build would bring another torch.
-    """
+    """Let pip find versions without installing or isolating, which would bring another torch."""
     words = [word for file in constraints for word in ("-c", str(ROOT / file))]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "-q", "--no-build-isolation"]
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_DEFAULT_TIMEOUT": "15"}

@@ -1,7 +1,4 @@
-"""A module imports only from lower layers or its own folder.
-
-Each third-party library is imported in one place.
-"""
+"""A module imports only from lower layers; each third-party library is imported in one place."""
 
 import ast
 import re

@@ -1,7 +1,4 @@
-"""The README is short, begins with a loop and two commands, and its links lead somewhere.
-
-``test_docs.py`` runs its code.
-"""
+"""The README is short, begins with a loop and two commands, and its links lead somewhere."""
 
 import ast
 import re

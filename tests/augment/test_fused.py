@@ -1,7 +1,4 @@
-"""Augmentations compiled for the CPU.
-
-The compiler makes a GPU's kernels of the same graph, and the numbers can be compared here.
-"""
+"""Augmentations compiled for the CPU from the graph of which the compiler makes a GPU's kernels."""
 
 import inspect
 from functools import partial

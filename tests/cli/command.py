@@ -215,10 +215,7 @@ def losses(run_dir: Path, split: str = "train") -> list[float]:
 
 
 def write_linear(folder: Path) -> None:
-    """Write ``recipes=linear`` for ``--config-dir folder``.
-
-    It learns the digits by logistic regression, which has no batch norm and repeats itself.
-    """
+    """Write ``recipes=linear``, a logistic regression that repeats itself, for ``--config-dir``."""
     for name in ("model", "recipes"):
         (folder / name).mkdir(parents=True)
     (folder / "model" / "linear.yaml").write_text(
@@ -232,10 +229,7 @@ def write_linear(folder: Path) -> None:
 
 
 def is_one_error_line(done: Done, number: str) -> bool:
-    """Return whether the command ended in exactly one error line, without a traceback.
-
-    The line must have the error ``number``.
-    """
+    """Return whether the command ended in one error line of that number and no traceback."""
     lines = [line for line in done.err.splitlines() if line.startswith("error[")]
     return (
         len(lines) == 1

@@ -31,10 +31,7 @@ CONF = {
 
 
 class Segment:
-    """Cross-entropy of each pixel.
-
-    It fails if a class was invented, or if the image and its label map were moved apart.
-    """
+    """Cross-entropy of each pixel; it fails if a class was invented or moved off its image."""
 
     def __init__(self, exact: bool) -> None:
         self.exact = exact

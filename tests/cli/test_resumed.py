@@ -108,10 +108,7 @@ class Kill(Watcher):
 
 @pytest.fixture
 def linear():
-    """Write a model that learns nothing, and return the words that train it.
-
-    It is as good after each epoch of two steps.
-    """
+    """Write a model that learns nothing in two steps an epoch. Return the words to train it."""
     write_linear(Path("mine"))
     words = ("--config-dir", "mine", "recipes=linear", "limit=256", *SHORT[2:], "optim.lr=0")
     return (*words, "epochs=9", "hydra.run.dir=run")

@@ -1,8 +1,4 @@
-"""Hosts on one machine.
-
-Each host is a network namespace. A pair of veth joins it to a bridge in one more namespace, which
-is the switch between the hosts.
-"""
+"""Hosts on one machine: network namespaces that veths join to a bridge, the switch, in another."""
 
 import os
 import shutil
@@ -60,10 +56,7 @@ class Hosts:
         return f"{self._net}.{host + 1}"
 
     def on(self, host: int, *words: str) -> list[str]:
-        """Return the command that runs ``words`` on a host.
-
-        The command replaces its own process by ``words``, so the process keeps its number.
-        """
+        """Return the command that replaces its own process by ``words`` on a host."""
         return ["ip", "netns", "exec", self.names[host], *words]
 
     def cut(self, host: int) -> None:

@@ -1,7 +1,4 @@
-"""A Slurm of its own on this machine.
-
-It has one controller and one node of two CPUs, all on loopback, and keeps everything in one folder.
-"""
+"""A Slurm of its own in one folder: a controller and a node of two CPUs, all on loopback."""
 
 import os
 import shutil

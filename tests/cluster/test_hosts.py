@@ -1,7 +1,4 @@
-"""Two and three hosts train together, and one of them is killed, cut off, or comes back.
-
-Their losses are those of a run that nobody disturbed.
-"""
+"""Hosts train together; one is killed, cut off or returns, and losses are the undisturbed run's."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""Jobs of a real Slurm.
-
-Tasks of srun are ranks. A job that gets a signal before its time limit queues itself again.
-"""
+"""Jobs of a real Slurm: tasks of srun are ranks, and a job may queue itself again."""
 
 import json
 import subprocess

@@ -1,6 +1,4 @@
-"""One of each implementation over small real files: what the contract suites, and some tests of
-modules, run on.
-"""
+"""One of each implementation over small real files, for the contract suites and other tests."""
 
 import io
 import json
@@ -99,10 +97,7 @@ def label_map(seed: int, height: int = 16, width: int = 12) -> np.ndarray:
 
 
 def map_records(count: int, encoded: bool) -> dict:
-    """Return records with an image and its label map.
-
-    The image's first channel is 30 times the map.
-    """
+    """Return records with an image and its label map; its first channel is 30 times the map."""
     maps = [label_map(number) for number in range(count)]
     images = [
         np.concatenate([30 * values, values, pixels(n).transpose(2, 0, 1)[:1]])
@@ -116,10 +111,7 @@ def map_records(count: int, encoded: bool) -> dict:
 
 
 def ragged_records(count: int) -> dict:
-    """Return records with fields of any length, some of them empty, beside JPEGs.
-
-    The JPEGs have 16 x 12 pixels.
-    """
+    """Return records of any length, some of them empty, beside JPEGs of 16 x 12 pixels."""
     rng = np.random.default_rng(0)
     corners = [np.sort(rng.uniform(0, 12, (n % 4, 2, 2)), axis=1) for n in range(count)]
     texts = ["", "Zürich", "日本", "a longer line of text"]
@@ -173,10 +165,7 @@ class DrawingDataset(RecordsDataset):
 
 
 def write_folder(path: str, images: list[bytes]) -> str:
-    """Write ``images`` as .jpg files in three classes, and return the absolute path.
-
-    File ``i`` is image ``i``.
-    """
+    """Write image ``i`` as file ``i``.jpg in three classes, and return the absolute path."""
     for number, data in enumerate(images):
         file = Path(path, "abc"[number * 3 // len(images)], f"{number:03d}.jpg")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -219,10 +208,7 @@ def member_bytes(value: Any, suffix: str) -> bytes:
 
 
 def write_parquet(path: Any, records: dict, rows: int = 3) -> Any:
-    """Write images and labels as a Hugging Face dataset has them, and return the path.
-
-    A group has ``rows`` rows.
-    """
+    """Write images and labels as Hugging Face does, in groups of ``rows``. Return the path."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -352,10 +338,7 @@ def shares(order, epoch: int = 0, start: int = 0) -> list:
 
 
 def child_read(stores: list, sender) -> None:
-    """Read through the parent's stores and through new ones, and send what was read.
-
-    This runs in a child process.
-    """
+    """Read in a child through the parent's and through new stores, and send what was read."""
     indices = torch.tensor([2, 0, 2])
     pairs = [(store, open_case(kind, store.path)) for kind, store in stores]
     sender.send([tuple(plain(store.read(indices)) for store in pair) for pair in pairs])

@@ -1,6 +1,4 @@
-"""What one rank finds when it uses a Parallel; the same for every implementation, here or in a
-rank's own process.
-"""
+"""What one rank finds when it uses any Parallel, here or in a rank's own process."""
 
 import time
 
@@ -60,10 +58,7 @@ def train(parallel, wrapped):
 
 
 def numbers(parallel):
-    """Return totals, gathered numbers, times of a wait, and what forty steps agree on.
-
-    The last rank wants to stop from the fourth step on.
-    """
+    """Return totals, gathered numbers, waits, and agreements; the last rank stops from 4 on."""
     sums = torch.tensor([1.0 + parallel.rank, 2.0**53 - 1], dtype=torch.float64)
     total = parallel.total(sums)
     last = parallel.rank == parallel.world_size - 1

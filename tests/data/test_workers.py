@@ -28,10 +28,7 @@ HERE = os.getpid()
 
 
 class Reading:
-    """A reader that calls ``read`` for each slice and reports a second for it.
-
-    Like the real reader, it can be pickled.
-    """
+    """A reader that can be pickled, calls ``read`` for each slice and reports a second for it."""
 
     decodes = True
 

@@ -48,10 +48,7 @@ class Bait(NamedTuple):
 
 
 def rows(times: int, seed: int) -> Iterator[lanes.Row]:
-    """Yield a row for each kind of bait.
-
-    About ``times`` of all baits are tried, and each comes at most once.
-    """
+    """Yield a row for each kind of bait, of about ``times`` baits, each at most once."""
     for kind, make in KINDS.items():
         own = make()
         count = max(1, min(len(own), round(len(own) * times / len(baits()))))
@@ -90,10 +87,7 @@ def _answered(words: tuple[str, ...], victim: str) -> str:
 
 
 def member(name: str, data: bytes = b"", **changes: Any) -> bytes:
-    """Return a member of an archive: a header and its content.
-
-    ``changes`` of the header are set after the sizes were.
-    """
+    """Return a member of an archive; ``changes`` of its header are set after the sizes were."""
     entry = tarfile.TarInfo(name)
     entry.size = len(data)
     for key, value in changes.items():
@@ -103,10 +97,7 @@ def member(name: str, data: bytes = b"", **changes: Any) -> bytes:
 
 
 def sized(name: str, field: bytes, data: bytes = b"x") -> bytes:
-    """Return a member whose header has other bytes in place of the size.
-
-    The checksum fits them.
-    """
+    """Return a member whose header has other bytes in place of the size. The checksum fits them."""
     head = bytearray(member(name, data))
     head[124:136] = field.ljust(12, b"\0")
     total = sum(head[:148]) + 8 * 32 + sum(head[156:512])

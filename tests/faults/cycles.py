@@ -1,7 +1,4 @@
-"""Open a loader, take some batches, leave it in every possible way, and close it.
-
-No thread, process, file, shared memory or byte may stay behind.
-"""
+"""Take batches of a loader, leave it in any way, close it: nothing may stay behind."""
 
 import gc
 import os

@@ -26,10 +26,7 @@ LARGEST = 2 << 20
 
 
 def interlaced(image: np.ndarray) -> bytes:
-    """Return a PNG of uint8 [H, W, 3] in Adam7's seven passes.
-
-    Neither OpenCV nor Pillow writes such files.
-    """
+    """Return a PNG of uint8 [H, W, 3] in Adam7's seven passes, which no library here writes."""
     height, width = image.shape[:2]
     parts = (image[y::down, x::right] for x, y, right, down in ADAM7)
     lines = b"".join(b"\0" + line.tobytes() for part in parts if part.size for line in part)
@@ -44,10 +41,7 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 @cache
 def images() -> dict[str, bytes]:
-    """Return image files by kind.
-
-    There are small ones of every sort, and some with more pixels than header.
-    """
+    """Return image files by kind, small ones of every sort and some of more pixels than header."""
     photo = Image.fromarray(pixels(3, 150, 200))
     deep = np.random.default_rng(0).integers(0, 65536, (24, 32, 3), np.uint16)
     large = {
@@ -114,10 +108,7 @@ def spliced(data: bytes, draw: random.Random) -> bytes:
 
 
 def enlarged(data: bytes, draw: random.Random) -> bytes:
-    """Write an extreme number into the first bytes, where sizes are.
-
-    In a JPEG, it is written into the frame header.
-    """
+    """Write an extreme number where sizes are: in the first bytes, or a JPEG's frame header."""
     frame = max(data.find(marker) for marker in (b"\xff\xc0\x00", b"\xff\xc2\x00"))
     if data[:2] == b"\xff\xd8" and frame > 0:
         size = struct.pack(">HH", *(draw.choice((0, 1, 500, 8000, 16000, 65535)) for _ in range(2)))

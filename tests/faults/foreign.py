@@ -156,10 +156,7 @@ def _arrow() -> bytes:
 
 
 def _columns(folder: Path) -> bytes:
-    """Return an HDF5 file with a record for each place along the first axis of its data sets.
-
-    The data sets are contiguous, in compressed chunks, of any length, or texts.
-    """
+    """Return an HDF5 file of records along the first axis of data sets of every layout."""
     path = folder / "columns.h5"
     lists = np.empty(COUNT, object)
     lists[:] = [np.arange(number, dtype="f4") for number in range(COUNT)]
@@ -175,10 +172,7 @@ def _columns(folder: Path) -> bytes:
 
 
 def _groups(folder: Path) -> bytes:
-    """Return an HDF5 file with a group for each record.
-
-    A group has an array of its own length, a text, and a number.
-    """
+    """Return an HDF5 file with a group for each record: an array of any length, text, number."""
     path = folder / "groups.h5"
     with h5py.File(path, "w", libver="latest") as file:
         for number in range(COUNT):
@@ -189,10 +183,7 @@ def _groups(folder: Path) -> bytes:
 
 
 def _environment(folder: Path) -> bytes:
-    """Return an LMDB file of images, texts, labels and the number of records.
-
-    Some of the images need pages of their own.
-    """
+    """Return an LMDB file of images, some on pages of their own, texts, labels and a count."""
     path = folder / "data.mdb"
     with (
         lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 24, lib_version=0) as file,
@@ -260,10 +251,7 @@ def _answered(case: Case, data: bytes, expected: Any = None) -> str:
 
 
 def _wrong_result(expected: Any) -> str:
-    """Return what is wrong with what was packed, or "" if nothing is.
-
-    It must be a whole store, of the records expected.
-    """
+    """Return what keeps the packed store from being the expected records, or ""."""
     store = open_store(PACKED)
     indices = torch.arange(store.manifest.num_records)
     records = store.read(indices)
@@ -332,10 +320,7 @@ def _extreme_in_head(data: bytes, draw: random.Random) -> bytes:
 
 
 def _decoded(data: bytes, whole: bytes | None = None) -> str:
-    """Return what is wrong with reading a sound, or "" if nothing is.
-
-    ``whole`` is the sound before its end was cut off.
-    """
+    """Return what is wrong with reading a sound that was cut off from ``whole``, or ""."""
     calls: dict[str, Callable[[], Any]] = {
         "sound_header": lambda: np.array(sound_header(data)),
         "read_sound": lambda: read_sound(data),

@@ -1,7 +1,4 @@
-"""The real command in a forked process.
-
-The process does not load torch again. It can be killed, traced, or put on a small disk.
-"""
+"""The real command in a forked process that can be killed, traced, or put on a small disk."""
 
 import ctypes
 import faulthandler
@@ -122,10 +119,7 @@ def paceline(
 
 
 def is_one_line(done: Done, number: str, code: int, *words: str) -> bool:
-    """Check that a command ended with one error line, its last, which contains ``words``.
-
-    Return True, so that a test can assert it.
-    """
+    """Check that a command ended with one error line that contains ``words``. Return True."""
     errors = [line for line in done.err.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]
     good = len(errors) == 1 and done.err.splitlines()[-1:] == errors and done.code == code
     good = good and "Traceback" not in done.err + done.out

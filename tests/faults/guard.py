@@ -1,7 +1,4 @@
-"""Run dangerous work in a forked process.
-
-A crash, a hang or high memory use is reported and ends no other process.
-"""
+"""Run dangerous work in a forked process, and report a crash, a hang or high memory use."""
 
 import ctypes
 import faulthandler

@@ -119,10 +119,7 @@ RESUME = ["train", "resume=run", "max_steps=5"]
 
 
 def state_with(place: str, make: Callable[[], Any]) -> list[str]:
-    """Plant a valid file of a state with another object in one place.
-
-    If ``place`` is "", the object replaces the whole state.
-    """
+    """Plant a state with another object in one place, or in place of the whole ("")."""
     path = a_run()
     state = checkpoint.read_state(path)
     planted = make()
@@ -162,10 +159,7 @@ def zipped(*members: tuple[str, bytes]) -> bytes:
 
 
 def good_and_bad() -> bytes:
-    """Return an archive with two members of one name.
-
-    Which of them is read differs from reader to reader.
-    """
+    """Return an archive with two members of one name, of which readers read either."""
     evil = pickle.dumps(Reduced(os.system, TOUCH), 2)
     return zipped(
         ("x/data.pkl", pickle.dumps({}, 2)),
@@ -240,10 +234,7 @@ def start_from(name: str, make: Callable[[], bytes]) -> list[str]:
 
 
 def weights_with(place: str, make: Callable[[], Any]) -> bytes:
-    """Return a ``state_dict`` with another object in one place.
-
-    If ``place`` is "", the object replaces the whole ``state_dict``.
-    """
+    """Return a ``state_dict`` with another object in one place, or in place of it all ("")."""
     state = torch.load("run/checkpoints/last.pt", weights_only=True)
     file = io.BytesIO()
     torch.save({**state, place: make()} if place else make(), file)
@@ -640,10 +631,7 @@ def attempts() -> list[Payload]:
 
 
 def attempt(number: int) -> str:
-    """Plant a payload in the working directory, and give it to the command.
-
-    Return what went wrong, or "".
-    """
+    """Plant a payload, give it to the command, and return what went wrong, or ""."""
     tried = attempts()[number]
     os.mkdir(BOX)
     os.chdir(BOX)

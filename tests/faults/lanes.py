@@ -26,10 +26,7 @@ class Row(NamedTuple):
 def repeat(
     fault: str, attempt: Attempt, times: int, seed: int, lanes: int = 2, note: str = ""
 ) -> Row:
-    """Run ``attempt`` with the seeds ``seed`` to ``seed + times - 1``, each in a new folder.
-
-    ``lanes`` processes share the attempts.
-    """
+    """Run ``attempt`` with ``times`` seeds from ``seed`` on in new folders, on ``lanes``."""
     start = time.perf_counter()
     results = multiprocessing.get_context("fork").SimpleQueue()
     seeds = range(seed, seed + times)

@@ -223,10 +223,7 @@ def annotations() -> dict[str, Any]:
 
 @cache
 def other_inputs() -> dict[str, tuple[dict[str, bytes], list[str]]]:
-    """Return, for each name of an input, (files, the words that pack them).
-
-    Those that ``foreign`` damages are not among them.
-    """
+    """Return (files, words that pack them) by input, but for those that ``foreign`` damages."""
     arrays = io.BytesIO()
     np.savez(arrays, image=np.zeros((5, 3, 4, 4), np.uint8), label=np.arange(5))
     idx = {"images": struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60)}

@@ -1,7 +1,4 @@
-"""A user's model whose steps draw from every random generator.
-
-A run that resumes from a state without one of the generators ends in other bits.
-"""
+"""A model that draws from every random generator, and shows if a resume forgot one of them."""
 
 import random
 

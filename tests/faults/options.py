@@ -106,10 +106,7 @@ def is_refused_or_runs(dataset: str, combination: tuple, draw: random.Random, *m
 
 
 def wrong(words: list[str], done: Done) -> str:
-    """Return what is wrong with how a command ended.
-
-    "" means that it trained, or outcome in one line what is wrong, by which rule, and what to do.
-    """
+    """Return what is wrong with a command's end, or "" if it trained or was well refused."""
     lines = done.err.splitlines()
     refusals = [line for line in lines if re.match(r"error\[[CDR]\d+\]: .+: .+; .+", line)]
     if "Traceback" in done.err + done.out:

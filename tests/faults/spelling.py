@@ -78,10 +78,7 @@ def refused(words: list[str]) -> tuple[int, str]:
 
 
 def edited(word: str, known: object, draw: random.Random) -> str:
-    """Return ``word`` with one letter dropped, doubled, swapped with the next, or replaced.
-
-    The result is not in ``known``.
-    """
+    """Return ``word`` with one letter dropped, doubled, swapped or replaced, not in ``known``."""
     for _ in range(1000):
         at = draw.choice([number for number, letter in enumerate(word) if letter.isalnum()])
         following = word[at + 1 : at + 2]

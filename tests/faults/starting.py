@@ -1,8 +1,4 @@
-"""Send signals at random moments of start-up.
-
-The command must end with a documented exit code, print no traceback and leave nothing behind, and
-the next run must work.
-"""
+"""Signals at any moment of start-up: a documented exit code, nothing left, and a next run works."""
 
 import json
 import os
@@ -284,10 +280,7 @@ def left_behind(started: Started, code: int, before: set[str], place: Path, way:
 
 
 def rows(times: int, seed: int, lanes: int = 2) -> Iterator[Row]:
-    """Yield two rows for each command, with ``times`` signals in all.
-
-    In a fifth of the attempts, the same command runs again afterwards.
-    """
+    """Yield two rows a command, ``times`` signals in all; a fifth runs again afterwards."""
     each = -(-times // len(WAYS))
     with tempfile.TemporaryDirectory() as folder:
         place = make_place(Path(folder))
@@ -440,10 +433,7 @@ def _start_s(begin: Begin, place: Path) -> float:
 
 
 def rows_of_hosts(times: int, seed: int, lanes: int = 2) -> Iterator[Row]:
-    """Yield a row for one host and a row for two hosts, with ``times`` signals in all.
-
-    The last column counts the exit codes of all hosts. The code is 0 after the last step.
-    """
+    """Yield a row for one host and one for two, with the counts of all hosts' exit codes."""
     each = -(-times // 2)
     with tempfile.TemporaryDirectory() as folder:
         place = make_place(Path(folder))

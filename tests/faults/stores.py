@@ -43,10 +43,7 @@ OPEN = {"h5": hdf5_store.HDF5Store, "lmdb": lmdb_store.LMDBStore}
 
 
 def image_files() -> dict:
-    """Return records whose byte strings have very different lengths.
-
-    Some fit inside a page of LMDB, others take several pages.
-    """
+    """Return records whose byte strings fit inside a page of LMDB or take several pages."""
     draw = np.random.default_rng(0)
     return {
         "image": [draw.bytes(int(size)) for size in draw.integers(10, 9000, COUNT)],
@@ -74,10 +71,7 @@ def campaign(
 
 
 def shard(path: str, records: dict) -> None:
-    """Write images and labels with headers of every usual kind.
-
-    The kinds are plain, pax, and long names of GNU.
-    """
+    """Write images and labels with headers of every kind: plain, pax, and GNU's long names."""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
         pairs = zip(records["image"], records["label"].tolist(), strict=True)
         for number, (image, label) in enumerate(pairs):

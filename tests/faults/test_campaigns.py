@@ -1,7 +1,4 @@
-"""A few attempts of each campaign of faults, which must find nothing.
-
-``make faults`` runs the campaigns at full length.
-"""
+"""A few attempts of each campaign of ``make faults``, which must find nothing."""
 
 import os
 import random

@@ -1,7 +1,4 @@
-"""A sample of the hostile corpus, each refused in one line.
-
-The whole corpus is a campaign of ``python -m tests.faults``.
-"""
+"""A sample of the hostile corpus of ``python -m tests.faults``, each refused in one line."""
 
 import os
 import random

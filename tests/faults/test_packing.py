@@ -1,7 +1,4 @@
-"""Faults while packing, P1 to P25 of docs/faults.md, met by the real command.
-
-The table there names the tests of the faults that are not here.
-"""
+"""Faults while packing, P1 to P25 of docs/faults.md (which names others), by the real command."""
 
 import io
 import json
@@ -443,10 +440,7 @@ def test_p23_workers_and_the_order_of_folders_change_no_byte():
 
 
 def whole_calls(trace):
-    """Yield the calls of strace's log, each at the place of its end.
-
-    strace splits a call if a call of another process comes between. Such a call is joined again.
-    """
+    """Yield the calls of strace's log at their ends, those that it split joined again."""
     begun = {}
     for pid, line in (line.split(maxsplit=1) for line in trace.splitlines()):
         if line.endswith("<unfinished ...>"):

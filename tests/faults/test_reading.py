@@ -1,7 +1,4 @@
-"""Faults while reading, R1 to R14 of docs/faults.md, met by the real command.
-
-The table there names the tests of the faults that are not here.
-"""
+"""Faults while reading, R1 to R14 of docs/faults.md (which names others), by the real command."""
 
 import os
 import random
@@ -31,10 +28,7 @@ WIDE = {
 
 
 def digits(path, count=256, fields=None):
-    """Write a store that the smallest model learns from.
-
-    With ``fields=WIDE`` it has 4 MB, most of them in a field that no model needs.
-    """
+    """Write a store for the smallest model; ``WIDE`` adds a field of 4 MB that none needs."""
     draw = np.random.default_rng(0)
     image, label = (
         draw.integers(0, 256, (count, 1, 8, 8), np.uint8),

@@ -1,7 +1,4 @@
-"""A run that is killed, stopped, starved or misled: L and T of docs/faults.md.
-
-``make faults`` runs long campaigns of the same attempts.
-"""
+"""A run that is killed, stopped, starved or misled: L and T of docs/faults.md."""
 
 import json
 import os
@@ -224,10 +221,7 @@ def has_steps():
 
 
 def stopped_ranks(place, victim, number):
-    """Send a signal to one process of a run of two training. Return the exit code and exit.json.
-
-    ``victim`` is 0 for the parent, else it counts the ranks from 1.
-    """
+    """Signal the parent (0) or a rank (from 1). Return the exit code and exit.json."""
     more = [*training.DDP, "epochs=3000", "report_every=1"]
     with Command(*train(place, *more), before=training.importable) as command:
         wait_for(has_steps, "steps")
@@ -267,10 +261,7 @@ def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(place):
 
 
 def gentle(place):
-    """Return the words of a training whose rounding stays rounding.
-
-    At the recipe's own rate, rounding grows fourfold a step.
-    """
+    """Return words of a training at a rate that does not amplify rounding."""
     return [
         *("train", "epochs=3", "schedule=constant", "optim.lr=0.002", "report_every=1"),
         *("sink=[jsonl]", "recipes=digits", f"dataset={place.dataset}"),

@@ -131,10 +131,7 @@ def same(first: Any, second: Any) -> bool:
 
 
 def next_start(place: Place, precision: str, draw: random.Random) -> list[str]:
-    """Return the command line of the next start, with a way that is drawn for it.
-
-    It resumes from the newest state, or starts a new run if nothing was saved yet.
-    """
+    """Return a drawn command that resumes the newest state or, without one, starts a new run."""
     way = draw.choice(WAYS)
     if newest_path(Path(RUN)) is not None:
         return ["train", f"resume={RUN}", "allow_targets=[tests]", *way]
@@ -173,10 +170,7 @@ def resumed(place: Place, precision: str, draw: random.Random) -> str:
 
 
 def die_at(point: str, count: int) -> Callable[[], None]:
-    """Return a function that makes its process kill itself.
-
-    SIGKILL comes when ``point`` is reached for the ``count``-th time.
-    """
+    """Return a function: SIGKILL to its process when it reaches ``point`` for that time."""
     left = [count]
 
     def reached(name: str) -> None:

@@ -58,10 +58,7 @@ class Input(InputTraits):
 
 
 def packing(path="x.h5", source=None, **options):
-    """Return a Packing into the format that the ending of ``path`` names.
-
-    ``one_file=False`` packs into a folder of files.
-    """
+    """Return a Packing into the format of ``path``'s ending, a folder unless ``one_file``."""
     suffix = Path(path).suffix
     return Packing(source or Input(), FORMATS[suffix], path, suffix=suffix, **options)
 

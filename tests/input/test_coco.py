@@ -37,10 +37,7 @@ OBJECTS = [
 
 
 def write_coco(objects=OBJECTS, categories=CATEGORIES, names=("a.jpg", "b.jpg"), **changes):
-    """Write two images of 16 x 12 pixels and their COCO file, and return its path.
-
-    By default the second image has no object.
-    """
+    """Write two 16 x 12 images, one without objects, and their COCO file. Return its path."""
     for number, name in enumerate(names):
         Path("images", name).parent.mkdir(parents=True, exist_ok=True)
         Path("images", name).write_bytes(jpeg(number))

@@ -14,10 +14,7 @@ PAIR = [("a/1.jpg", jpeg(1)), ("a/1.cls", b"2\n"), ("a/2.JPEG", jpeg(2)), ("a/2.
 
 
 def _shard(members, name="x.tar", kind=tarfile.PAX_FORMAT):
-    """Write a shard and return its name.
-
-    A member is (name, bytes), or (name, type as text) if it is not a file.
-    """
+    """Write a shard of (name, bytes), or (name, type) if it is no file. Return its name."""
     with tarfile.open(name, "w", format=kind) as archive:
         for member, data in members:
             entry = tarfile.TarInfo(member)

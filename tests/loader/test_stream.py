@@ -17,10 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 class Erratic(Source):
-    """A source whose batches have any size and come late or early.
-
-    Each batch is filled with its own number.
-    """
+    """A source of batches of any size, late or early, each filled with its own number."""
 
     def __init__(self, seed, num_steps=40):
         self.draw = random.Random(seed)
@@ -55,10 +52,7 @@ def erratic(seed):
 
 
 def taken(batches, seed, num_batches=None):
-    """Yield the expected number, the least and the greatest number of each batch.
-
-    The caller reads the numbers from the device after the last batch.
-    """
+    """Yield each batch's number, least and greatest, still on the device."""
     draw = random.Random(seed + 2)
     for number, micro in enumerate(batches):
         torch.cuda._sleep(draw.choice([0, 100_000, 3_000_000]))

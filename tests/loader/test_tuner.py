@@ -12,10 +12,7 @@ WINDOW_S = 4.0
 
 
 class Pipeline:
-    """Workers that decode, each a batch in ``decode_s``, and steps of ``step_s``.
-
-    With ``cores``, no more workers than that are of any use.
-    """
+    """Workers that decode a batch in ``decode_s`` on at most ``cores``; steps of ``step_s``."""
 
     def __init__(self, decode_s=0.02, step_s=0.02, cores=math.inf, **facts):
         self.decode_s = decode_s

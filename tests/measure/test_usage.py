@@ -31,10 +31,7 @@ def _work(pipe):
 
 @pytest.fixture
 def worker():
-    """Yield ``worker(seconds, num_bytes)``, which lets a worker process compute and hold memory.
-
-    It returns the id of that process when the work is done.
-    """
+    """Yield ``worker(seconds, num_bytes)``: a process computes, holds memory, gives its id."""
     here, there = multiprocessing.Pipe()
     process = forked(_work, there)
 

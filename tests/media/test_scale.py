@@ -177,10 +177,7 @@ SUBSAMPLINGS = ["444", "422", "420", "440", "411", "Gray"]
 
 
 def encoded(height, width, subsampling="420", seed=0, **options):
-    """Return a JPEG of noise over a smooth picture.
-
-    ``options`` are those of Pillow (progressive, restart markers).
-    """
+    """Return a JPEG of noise over a smooth picture, written with ``options`` of Pillow."""
     noise = np.random.default_rng(seed).integers(-20, 20, (height, width, 3))
     image = (pixels(seed, height, width) + noise).clip(0, 255).astype(np.uint8)
     if subsampling == "Gray":

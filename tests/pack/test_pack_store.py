@@ -111,10 +111,7 @@ def test_rows_without_values_are_refused_before_a_store_is_replaced(kind, shape)
 
 
 def packed_until(path, one_file, module, name, number, source=None):
-    """Pack until the process kills itself at the ``number``-th call of ``module.name``.
-
-    It dies after that call, or before the call if ``number`` is negative.
-    """
+    """Pack until the process dies after, or if ``number`` < 0 before, that call of the name."""
     real, calls = getattr(module, name), []
 
     def deadly(*arguments, **keywords):

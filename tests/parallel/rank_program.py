@@ -1,6 +1,4 @@
-"""What one rank does in the tests of ddp: ``python -m tests.parallel.rank_program PROGRAM FOLDER``
-leaves ``FOLDER/RANK.json``.
-"""
+"""What a rank does: ``python -m tests.parallel.rank_program PROGRAM FOLDER`` leaves RANK.json."""
 
 import copy
 import json
@@ -142,10 +140,7 @@ def squares(model, batch):
 
 
 def unused(_):
-    """Learn with layers that some passes or all leave out, beside one process. Return errors, too.
-
-    Each step has two passes.
-    """
+    """Learn in two passes a step with layers that some passes leave out. Return errors, too."""
     ranks = parallel()
     ranks.find_unused = True
     torch.manual_seed(0)
@@ -256,10 +251,7 @@ def learn(net, x, weight):
 
 
 def learn_mine(ranks, kind, first):
-    """Train on this rank's part of seven records; return outputs, gradients and statistics.
-
-    Rank 0 has the first ``first`` records.
-    """
+    """Train on this rank's part of seven records, of which rank 0 has the ``first``."""
     net, whole = ranks.wrap(make_net(kind)), make_input(kind)
     mine = whole[:first] if RANK == 0 else whole[first:]
     outputs = learn(net, mine, len(mine) * 2 / len(whole))
@@ -412,10 +404,7 @@ class Drawing(nn.Module):
 
 
 def take_step(ranks, model, inputs):
-    """Take a step of four virtual ranks, two of them on this rank, and return its gradients.
-
-    The second result says whether no gradient was left between the two passes.
-    """
+    """Take a step of four virtual ranks, two here. Return gradients and if none stayed."""
     mine, left = inputs[2 * RANK : 2 * RANK + 2], []
     for number, x in enumerate(mine):
         with ranks.accumulate(model, number == 1):
@@ -428,10 +417,7 @@ def take_step(ranks, model, inputs):
 
 
 def virtual(_):
-    """Take steps of four virtual ranks on two, and return facts beside the expected ones.
-
-    The expected gradients are the mean over four passes in one process.
-    """
+    """Take steps of four virtual ranks on two, and return facts beside those of one process."""
     ranks = VirtualParallel(2, virtual_ranks=4, num_threads=1, timeout_s=60.0, device=CPU)
     torch.manual_seed(RANK)
     own_start = flat((model := Drawing()).parameters())
@@ -546,10 +532,7 @@ def watch(_):
 
 
 def metrics_of_ranks(ranks):
-    """Evaluate on all ranks, and return the metrics.
-
-    The last of three batches of four has two records, too few for three ranks.
-    """
+    """Return metrics of all ranks; the last batch has two records, too few for three."""
     from torchmetrics import classification as kinds
 
     from framework.train.torch_metrics import TorchMetrics

@@ -1,6 +1,4 @@
-"""A group of one rank, in this process; groups of two are tested with ddp, and by the contract's
-suite.
-"""
+"""A group of one rank, in this process; those of two are tested with ddp and the contracts."""
 
 import os
 import subprocess

@@ -1,7 +1,4 @@
-"""Ranks that are started, and two hosts' commands on one machine.
-
-Hosts of their own are in tests/cluster.
-"""
+"""Ranks that are started, and two hosts' commands on one machine (tests/cluster has hosts)."""
 
 import multiprocessing
 import os

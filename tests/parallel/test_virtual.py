@@ -113,10 +113,7 @@ def train(run_dir, *words):
 
 
 def facts(run_dir):
-    """Return every loss and validation, and all that was learned.
-
-    Learned are the weights, their average, the moments and the loss's scale.
-    """
+    """Return losses, validations, weights, their average, moments and the loss's scale."""
     state = read_state(newest_path(Path(run_dir)))
     parts = ("model", "average", "optimizer", "precision", "progress")
     learned = {part: state[part] for part in parts}

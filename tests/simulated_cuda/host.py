@@ -115,10 +115,7 @@ class FakePipeline:
 
 
 def make_loader(kind: str, path: str, stage: str = "none") -> Any:
-    """Return a real loader over a real store, with the producer in this thread.
-
-    ``stage`` is that of data=hdf5, or ``dali``.
-    """
+    """Return a real loader, its producer in this thread; ``stage`` is data=hdf5's or ``dali``."""
     context = make_context(batch_size=BATCH_SIZE, device=tensors.CUDA)
     if stage == "dali":
         source: Any = dali.dali_source(path, 2, context=context)
@@ -241,10 +238,7 @@ def leaves_early(path: str, _: Device, kind: str = "stream", stage: str = "none"
 
 
 def trains(path: str, _: Device, kind: str = "stream", anew_at: int | None = None) -> bool:
-    """Train three epochs with captured steps; the last batch of each is short.
-
-    At step ``anew_at`` steps are captured anew.
-    """
+    """Train three epochs of captured steps with short last batches, anew from ``anew_at``."""
     few_slots = mock.patch.object(cuda_graph, "NUM_SLOTS", 4)  # so that slots are used again
     with few_slots, closing(make_loader(kind, path)) as loader:
         numbers = training.train(loader, 3, tensors.CUDA, graphed=True, anew_at=anew_at)

@@ -54,10 +54,7 @@ def simulated(seed: int) -> Iterator[Device]:
 
 @contextmanager
 def _device_guard() -> Iterator[None]:
-    """Let torch's C++ code accept tensors of CUDA, as it accepts those of ``meta``.
-
-    A build without CUDA has no device guard for it, and would refuse to index such a tensor.
-    """
+    """Let a torch without CUDA index tensors of CUDA, as it indexes those of ``meta``."""
     library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libc10.so"))
     name = "_ZN3c104impl26device_guard_impl_registryE"
     guards = (ctypes.c_void_p * (META + 1)).in_dll(library, name)

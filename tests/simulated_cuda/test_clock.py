@@ -36,10 +36,7 @@ def test_sampled_and_full_spans_agree_within_two_percent(seed, lap):
 
 
 def train(clock, device, steps, seconds, report_every=10, pause_s=0.0):
-    """Mark the steps of a training and return the spans of all laps.
-
-    ``seconds`` gives the time of a step by its number.
-    """
+    """Mark the steps of a training of ``seconds(step)``; return the spans of all laps."""
     laps = []
     for number in range(steps):
         clock.mark("wait")

@@ -1,7 +1,4 @@
-"""Training on the simulated device: a linear model, with gradients that are written by hand.
-
-torch's autograd needs a real device, so backward computes the gradient of the mean square error.
-"""
+"""Training on the simulated device: a linear model whose gradients are written by hand."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,4 @@
-"""Damage to files, tried many times in a process of its own.
-
-A crash or a hang of that process is reported and does not end the tests.
-"""
+"""Damage to files, tried many times in a process whose crash or hang is reported."""
 
 import multiprocessing
 import random
@@ -30,10 +27,7 @@ def flips(
 
 
 def mutations(data: bytes, count: int, block: int = 4096, seed: int = 0) -> Iterator[bytes]:
-    """Yield damaged copies of ``data``, ``count`` times.
-
-    A copy has random bytes, extreme numbers, or whole blocks swapped, zeroed or repeated.
-    """
+    """Yield ``count`` copies with random bytes, extreme numbers, or blocks moved or zeroed."""
     rng = random.Random(seed)
     num_blocks = max(1, len(data) // block)
     for _ in range(count):
@@ -107,10 +101,7 @@ def _judge(open_store, suffix, damaged, expected, indices, queue) -> None:
 def judge(
     open_store, suffix: str, damaged: Iterator[bytes], expected: dict[str, list], num_records: int
 ) -> dict[str, int]:
-    """Return how often each verdict was given over ``damaged`` files, read in a forked process.
-
-    The only verdict is "crashed" if that process ended before its time.
-    """
+    """Return the count of each verdict over ``damaged`` files; "crashed" alone if it crashed."""
     queue = multiprocessing.get_context("fork").SimpleQueue()
     child = forked(_judge, open_store, suffix, damaged, expected, torch.arange(num_records), queue)
     child.join()
@@ -118,10 +109,7 @@ def judge(
 
 
 def in_a_process(work: Callable[..., None], *arguments) -> int | None:
-    """Return the exit code of a forked process that calls ``work``.
-
-    It is negative if a signal ended the process, and None if it still runs after 120 s.
-    """
+    """Return a forked process's exit code: negative after a signal, None after 120 s."""
     child = forked(work, *arguments)
     child.join(120)
     return child.exitcode

@@ -90,10 +90,7 @@ SOURCES = {"h5": hdf5.hdf5_source, "lmdb": lmdb.lmdb_source}
 
 
 def _spoil(path, payload):
-    """Flip one bit of ``payload`` in place: the file keeps its inode and size.
-
-    LMDB leaves stale copies, so every copy in the file is changed.
-    """
+    """Flip one bit of each copy of ``payload`` (LMDB leaves some): the file stays the same."""
     middle = len(payload) // 2
     spoiled = payload[:middle] + bytes([payload[middle] ^ 16]) + payload[middle + 1 :]
     data = Path(path).read_bytes()

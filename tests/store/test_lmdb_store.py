@@ -152,10 +152,7 @@ PAGE = 4096
 
 
 def _written(path, items, **options):
-    """Write an LMDB file with the library itself and return its path.
-
-    Each entry of ``items`` is a transaction: a dict to put, or a list of keys to delete.
-    """
+    """Write an LMDB file by its library: a transaction an item, a dict to put or keys to drop."""
     Path(path).unlink(missing_ok=True)
     options = {"map_size": 1 << 30, "lib_version": 0, **options}
     with lmdb.open(path, subdir=False, lock=False, sync=False, **options) as environment:

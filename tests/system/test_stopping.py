@@ -127,10 +127,7 @@ def test_the_processes_that_it_started_end_and_those_that_they_started():
 
 
 def is_running(pid: str) -> bool:
-    """Return whether a process still runs.
-
-    A process that has ended may wait for its parent to ask. It does not count as running.
-    """
+    """Return whether a process still runs, and does not only wait for its parent to ask."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -90,10 +90,7 @@ def test_an_error_of_a_record_can_be_skipped_and_sent():
 
 @pytest.fixture
 def mine(monkeypatch):
-    """Write a user's module, and yield it imported.
-
-    It imports a package, and another module when it is called.
-    """
+    """Write and yield a user's module that imports a package, and another one when called."""
     Path("helpers").mkdir()
     Path("helpers/__init__.py").write_text("")
     Path("helpers/tools.py").write_text("from . import more\n\ndef scaled(item): return item\n")

@@ -8,10 +8,7 @@ from tests.train.states import means, same, saved_at
 
 
 def long_run(state=None, **parts):
-    """Train with everything that has a state: dropout, momentum, an average and a schedule.
-
-    Each of the three epochs has five steps, and the last one is short.
-    """
+    """Train three epochs with all that has a state: dropout, momentum, average, schedule."""
     plan = {"epochs": 3, "ema": 0.9, "schedule": OneCycle(0.3, 0.1), "report_every": 3}
     order = {"shuffle": True, "accumulate": 2}
     parts = {

@@ -238,10 +238,7 @@ STEP_S = 0.1
 
 
 def times(delays_s, span="forward", explained=True):
-    """Return own work and exchanges of steps of 0.1 s, in which each rank is late by ``delays_s``.
-
-    If ``explained``, the rank spends the delay [ranks, steps] with own work in ``span``.
-    """
+    """Return work and exchanges of steps with ranks late by ``delays_s``, or with own work."""
     delays_s = np.asarray(delays_s, dtype=float)
     own_s = np.full((*delays_s.shape, len(SPANS)), 0.01)
     if explained:

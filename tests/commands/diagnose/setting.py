@@ -94,10 +94,7 @@ class Shade:
 
 @contextmanager
 def sleepy_probe(tmp_path, monkeypatch, words=(), **seconds: float) -> Iterator[Probe]:
-    """Yield a probe of the sleepy parts.
-
-    ``seconds`` says how long model, objective and augment sleep.
-    """
+    """Yield a probe whose model, objective and augment sleep for their ``seconds``."""
     (tmp_path / "sleepy.py").write_text(SLEEPY)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "sleepy", raising=False)

@@ -127,10 +127,7 @@ class Sink:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Return a function of words that makes a run's setting.
-
-    The run has a slow sink and validation data.
-    """
+    """Return a function of words that makes a run's setting, with a slow sink and validation."""
     (tmp_path / "slowsink.py").write_text(SLOW_SINK)
     monkeypatch.syspath_prepend(tmp_path)
     train = conftest.write_store(str(tmp_path / "a.h5"), conftest.make_records(64))

@@ -74,10 +74,7 @@ def test_trials_end_with_the_time(monkeypatch):
 
 
 def trials(monkeypatch, known, rate):
-    """Diagnose known facts. Return the verdicts by rule, and what was tried.
-
-    ``rate`` returns the rate of the words that advice adds.
-    """
+    """Diagnose at the ``rate`` of each advice's words. Return the verdicts and what was tried."""
     tried = []
 
     def measured(changed, *_):

@@ -50,10 +50,7 @@ def losses_of(summary: dict) -> dict[int, float]:
 
 
 def check_steps(known: KnownRun, count: int) -> None:
-    """Replay so many random steps, and compare the bits of the losses.
-
-    That of the step after one tells of its weights.
-    """
+    """Replay random steps and compare losses; the step after one tells of its weights."""
     for step in random.Random(0).choices(sorted(known.losses), k=count):
         own = replayed(known.path, step)
         assert losses_of(own).items() <= known.losses.items()

@@ -138,10 +138,7 @@ def drawn(paths: list[Path], png: bool = False) -> dict[str, Chart]:
 
 
 def make_sweep(folder: Path, count: int = 3) -> list[Path]:
-    """Write runs, and return their paths.
-
-    They differ in their seeds and their speed, not in what they learned.
-    """
+    """Write runs that differ in seeds and speed, not in what they learned. Return their paths."""
     return [
         make_run(folder / str(number), (f"seed={number}",), slow=1 + number)
         for number in range(count)

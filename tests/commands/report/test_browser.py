@@ -1,7 +1,4 @@
-"""The page in a real browser.
-
-The browser is Debian's chromium. chromedriver drives it over its debugging protocol.
-"""
+"""The page in Debian's chromium, driven by chromedriver over its debugging protocol."""
 
 import base64
 import json

@@ -49,10 +49,7 @@ def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
 
 
 def num_lines(path: Path) -> int:
-    """Return the number of whole lines of a file.
-
-    The file may be written just now, or not be there yet.
-    """
+    """Return the number of whole lines of a file that may not be there yet."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
@@ -87,10 +84,7 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, parallel):
 
 
 def stop_at_second_state() -> None:
-    """Install a hook in the training process that sends SIGTERM to it.
-
-    The signal comes in the middle of the run, while the process saves its second state.
-    """
+    """Let the training process get a SIGTERM while it saves its second state."""
     seen = []
 
     def reached(point: str) -> None:

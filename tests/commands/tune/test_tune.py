@@ -123,10 +123,7 @@ def test_ctrl_c_writes_nothing():
 
 
 class Machine:
-    """A machine on which batches of up to ``fits`` records fit.
-
-    A step takes ``fixed_s``, and ``record_s`` for each record.
-    """
+    """A machine that fits batches up to ``fits``; a step takes ``fixed_s + record_s * size``."""
 
     def __init__(self, fits: int, fixed_s: float = 0.01, record_s: float = 1e-4, breaks=()):
         self.fits, self.fixed_s, self.record_s, self.breaks = fits, fixed_s, record_s, breaks
