@@ -209,7 +209,7 @@ def test_a_file_that_no_error_names_is_reported():
 def test_a_canary_and_a_change_outside_the_box_are_reported(monkeypatch):
     for path, words in (("canary", "EXECUTED"), ("../outside.jpg", "FOLLOWED")):
         monkeypatch.setattr(
-            bait, "answered", lambda *_, path=path: Path(path).write_text("") and ""
+            bait.guard, "answered", lambda *_, path=path: Path(path).write_text("") and ""
         )
         os.mkdir(path.strip("./"))
         os.chdir(path.strip("./"))

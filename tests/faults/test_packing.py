@@ -7,8 +7,6 @@ import random
 import re
 import shutil
 import signal
-import socket
-import threading
 import time
 from pathlib import Path
 
@@ -18,13 +16,10 @@ import pytest
 import torch
 from PIL import Image
 
-from framework.main import run
-from framework.order.batches import spread
-from framework.pack.jobs import NUM_SIZE_SAMPLES
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.conftest import children_of_this_process
-from tests.faults import files, forked
+from tests.faults import forked
 
 FORMATS = [("hdf5", "x.h5"), ("lmdb", "x.lmdb")]
 
@@ -33,12 +28,6 @@ def png(seed=0, side=24):
     """Return a PNG of noise."""
     return cv2.imencode(
         ".png", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
-    )[1].tobytes()
-
-
-def jpeg(seed=0, side=48):
-    return cv2.imencode(
-        ".jpg", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
     )[1].tobytes()
 
 
@@ -113,23 +102,15 @@ def test_packing_ends_at_once_at_a_signal_and_the_same_command_resumes():
     assert not list(Path().glob("x.h5.*"))
 
 
-# ----------------------------------------------------------------------------- P5 to P12: bad files
+# ----------------------------------------------------------------------------- P6 to P12: bad files
 
 
-@pytest.mark.parametrize("words", [["pack.encode=keep"], ["pack.encode=raw", "pack.size=[24,24]"]])
-def test_p5_a_truncated_image_is_never_packed_whatever_becomes_of_it(words):
-    for name, data in (("jpg", jpeg()), ("png", png())):
-        put(f"images/a/good.{name}", data)
-        for part in range(10, 100, 20):
-            put(f"images/a/{part}.{name}", data[: len(data) * part // 100])
-    done = paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip", *words)
-    assert done.code == 8, done
-    assert keys("x.h5") == ["a/good.jpg", "a/good.png"]
-    assert set(bad("x.h5").values()) == {"D106"}
-    assert len(bad("x.h5")) == 10
-    assert forked.is_one_line(
-        paceline("pack", "input.path=images", "output.path=y.h5", *words), "D106", 3, "a/10.jpg"
-    )
+def frames(kind):
+    """Return a file of four images."""
+    images = [Image.fromarray(np.full((8, 8, 3), 60 * number, np.uint8)) for number in range(4)]
+    file = io.BytesIO()
+    images[0].save(file, kind, save_all=True, append_images=images[1:])
+    return file.getvalue()
 
 
 def test_p6_p9_p12_files_that_are_not_one_image_are_listed():
@@ -152,55 +133,6 @@ def test_p6_p9_p12_files_that_are_not_one_image_are_listed():
     assert paceline(*words, "pack.on_error=skip").code == 8
     assert bad("x.h5") == dict.fromkeys(wrong, "D106")
     assert len(keys("x.h5")) == 5
-
-
-def test_p7_what_no_decoder_can_tell_is_kept_and_found_when_it_changes_later():
-    path = "x.h5"
-    data = bytearray(jpeg())
-    data[len(data) // 2] ^= 1  # in the entropy-coded pixels
-    put("images/a/flipped.jpg", data)
-    assert paceline("pack", "input.path=images", f"output.path={path}").code == 0
-    assert images(path) == [bytes(data)]
-    stored = bytearray(Path(path).read_bytes())
-    stored[stored.find(data) + 300] ^= 1
-    Path(path).write_bytes(stored)
-    done = paceline("verify", path)
-    assert forked.is_one_line(done, "D156", 3)
-    assert f"{path}: record 0 (a/flipped.jpg): does not match its CRC32" in done.out
-
-
-def frames(kind):
-    """Return a file of four images."""
-    images = [Image.fromarray(np.full((8, 8, 3), 60 * number, np.uint8)) for number in range(4)]
-    file = io.BytesIO()
-    images[0].save(file, kind, save_all=True, append_images=images[1:])
-    return file.getvalue()
-
-
-def test_p11_a_bomb_is_refused_before_it_takes_memory():
-    put("images/a/bomb.png", files.png_bomb())
-    before = int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1])
-    with forked.Command(
-        "pack", "input.path=images", "output.path=x.h5", "pack.encode=raw"
-    ) as command:
-        highest = 0
-        while command.process.exitcode is None:
-            match = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{command.pid}/status").read_text())
-            highest = max(highest, int(match[1]) if match else 0)
-        assert forked.is_one_line(command.wait(), "D106", 3, "bomb.png", "64000000")
-    assert highest - before < 100_000, f"{highest - before} kB more"
-
-
-class Canary:
-    def __reduce__(self):
-        return os.mkdir, ("executed",)
-
-
-def test_p12_a_pickle_inside_an_array_file_is_never_executed():
-    np.savez("x.npz", x=np.array([Canary()], object))
-    done = paceline("pack", "input=arrays", "input.path=x.npz", "output.path=x.h5")
-    assert forked.is_one_line(done, "D112", 3, "x.npz")
-    assert not Path("executed").exists()
 
 
 # ----------------------------------------------------------------------------- P13: may not be read
@@ -269,49 +201,6 @@ def test_p15_a_name_in_an_error_cannot_command_the_terminal():
 # --------------------------------------------------------------------------------- P16: a full disk
 
 
-def misjudged(count=100):
-    """Write a folder whose sampled images are small and whose other images are large."""
-    small = set(spread(count, NUM_SIZE_SAMPLES).tolist())
-    for number in range(count):
-        put(f"images/a/{number:03d}.png", png(number, 2 if number in small else 100))
-    return "input.path=images"
-
-
-@forked.needs_root
-def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time():
-    path = "x.h5"
-    words = ["pack", misjudged(), f"output.path=disk/{path}"]
-    Path("disk").mkdir()
-    other = folder("other")
-
-    def fill():
-        forked.small_disk("disk", "2m")
-        assert run(["pack", other, *words[2:]]) == 0
-        before = Path(f"disk/{path}").read_bytes()
-        assert run(words) == 5
-        assert Path(f"disk/{path}").read_bytes() == before
-        assert sorted(os.listdir("disk")) == [path, f"{path}.parts"]
-        assert not [p for p in Path("disk").rglob("*") if ".tmp." in p.name]
-        forked.mount("tmpfs", "disk", "tmpfs", forked.MS_REMOUNT, "size=64m")
-
-    done = forked.paceline(*words, before=fill)
-    assert done.code == 0, done.err
-    assert re.search(r"error\[R101\]: disk/.*No space left.*the same command resumes", done.err)
-    assert "packed 100 records" in done.err
-
-
-@forked.needs_root
-def test_p16_too_small_a_disk_is_refused_before_anything_is_written():
-    Path("disk").mkdir()
-    done = forked.paceline(
-        "pack",
-        *arrays(1000),
-        "output.path=disk/x.h5",
-        before=lambda: forked.small_disk("disk", "1m"),
-    )
-    assert forked.is_one_line(done, "R151", 5, "disk/x.h5", "are missing")
-
-
 NO = {"h5": ["write 5", "write 1", "write 30"], "lmdb": ["pwrite64 2", "write 2"]}
 BOTH = ["fsync 4", "rename 3"]
 
@@ -335,68 +224,6 @@ def test_p16_a_disk_that_says_no_at_any_call_leaves_the_old_store(output, path, 
         shutil.rmtree(f"{path}.parts", ignore_errors=True)  # or the next one would have less to do
     assert paceline(*words).code == 0
     assert len(keys(path)) == 5
-
-
-# -------------------------------------------------------------------- P18: two packers at one place
-
-
-def test_p18_of_two_packers_started_together_exactly_one_packs():
-    words = ["pack", *arrays(), "workers=0", "output.path=x.h5"]
-    with forked.Command(*words) as first, forked.Command(*words) as second:
-        forked.wait_for(lambda: Path("x.h5.lock").exists(), "a lock")
-        outcomes = [first.wait(), second.wait()]
-    # two zeros: one packed after the other
-    assert sorted(done.code for done in outcomes) in ([0, 5], [0, 0])
-    for done in outcomes:
-        assert done.code == 0 or forked.is_one_line(done, "R150", 5, "x.h5.lock", "process ")
-    assert os.path.exists("x.h5")
-    assert not list(Path().glob("x.h5.*"))
-
-
-# --------------------------------------------------------------------------------------- P19: trees
-
-
-def test_p19_links_and_special_files_are_passed_over_and_never_opened():
-    put("outside/secret.png", png(9))
-    words = ["pack", folder(), "output.path=x.h5"]
-    os.symlink("images", "images/a/loop.png")
-    os.symlink("nowhere", "images/a/dangling.png")
-    os.symlink("../../outside/secret.png", "images/a/out.png")
-    os.symlink("../../outside", "images/outside")
-    os.mkfifo("images/a/pipe.png")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("images/a/socket.png")
-        done = paceline(*words)
-    assert done.code == 0, done.err
-    assert sorted(keys("x.h5")) == ["a/0.png", "a/2.png", "b/1.png", "b/3.png"]
-    assert "6 links and special files left out" in open_store("x.h5").manifest.source
-
-
-# ----------------------------------------------------------------------- P21: an input that changes
-
-
-def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole():
-    words = ["pack", folder(count=80), "output.path=x.h5", "pack.on_error=skip", "workers=2"]
-    versions = [png(seed, side) for seed, side in ((1, 20), (2, 30), (3, 40))]
-    stop = threading.Event()
-
-    def rewrite():
-        draw = random.Random(0)
-        while not stop.is_set():
-            Path(f"images/a/{2 * draw.randrange(40)}.png").write_bytes(draw.choice(versions))
-
-    writer = threading.Thread(target=rewrite)
-    writer.start()
-    try:
-        done = paceline(*words)
-    finally:
-        stop.set()
-        writer.join()
-    if done.code == 0:
-        assert set(images("x.h5")) <= {*versions, *(png(number) for number in range(80))}
-        assert paceline("verify", "x.h5").code == 0
-    else:
-        assert forked.is_one_line(done, "D153", 3, "changes while it is packed")
 
 
 # ------------------------------------------------------------------------- P22, P23: few, any order

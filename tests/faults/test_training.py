@@ -9,10 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import framework.commands.train.train
 from framework.system.durable import is_alive, remove_leftovers
 from framework.train.checkpoint import newest_path, newest_state, read_state
 from tests.cli.command import paceline
@@ -118,30 +115,6 @@ def test_t7_a_finished_run_says_so_even_if_it_was_killed_before_it_could(place):
     assert json.loads(Path(RUN, "summary.json").read_text())["status"] == "finished"
 
 
-def test_t15_a_run_whose_numbers_went_wrong_keeps_its_last_good_state(place):
-    done = paceline(*train(place, "optim.lr=1e20", "schedule=constant", "checkpoint.every_steps=1"))
-    assert is_one_line(done, "N101", 6, "at learning rate")
-    ended = json.loads(Path(RUN, "exit.json").read_text())
-    assert (ended["code"], ended["rank"]) == (6, None)
-    path = newest_path(Path(RUN))
-    if path is not None:
-        assert all(
-            bool(torch.isfinite(value).all()) for value in read_state(path)["model"].values()
-        )
-        assert ended["checkpoint"] == f"checkpoints/{path.name}"
-
-
-def test_t26_after_a_kill_tensorboard_has_every_step_once(place):
-    more = ["sink=[jsonl,tensorboard]", "report_every=1"]
-    with Command(*train(place, *more)) as command:
-        wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
-        command.process.join(0.1)
-    good(paceline("train", f"resume={RUN}", "allow_targets=[tests]"))
-    events = EventAccumulator(str(Path(RUN, "tensorboard")), size_guidance={"scalars": 0})
-    events.Reload()
-    assert [event.step for event in events.Scalars("loss/train")] == list(range(1, 46))
-
-
 def test_the_same_command_with_auto_starts_resumes_and_says_when_it_is_done(place):
     again = train(place, "resume=auto")
     with Command(*again) as command:  # killed as soon as it has a directory
@@ -166,19 +139,6 @@ def test_t5_a_disk_without_room_for_a_second_state_costs_the_run_nothing_but_its
     done = forked.paceline(*train(place)[:-1], *more, before=lambda: small_disk("disk", "360k"))
     assert is_one_line(done, "R101", 5, "No space left on device")
     assert "warning: step 8 is not saved, the newest checkpoint stands" in done.err
-
-
-def test_t28_a_second_process_in_a_run_directory_learns_who_the_first_is(place):
-    def hasty():
-        framework.commands.train.train.PATIENCE_S = 0.2
-
-    with Command(*train(place, "epochs=3000")) as command:
-        wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
-        done = forked.paceline("train", f"resume={RUN}", "allow_targets=[tests]", before=hasty)
-        assert is_one_line(done, "R108", 5, f"process {command.pid} on ")
-        os.kill(command.pid, signal.SIGUSR1)
-        assert command.wait().code == 75
-    assert not Path(RUN, "run.lock").exists()
 
 
 def test_l12_a_killed_run_leaves_no_worker_behind(place):
