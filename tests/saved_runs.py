@@ -19,11 +19,7 @@ EXAMPLES = "allow_targets=[paceline_examples]"
 def digits_run(folder: Path, *words: str, name: str = "run") -> Path:
     """Train the digits for two epochs in ``folder/name``, from stores in ``folder/digits``."""
     place = (
-        "recipes=digits",
-        f"hydra.run.dir={name}",
-        "dataset=digits",
-        "epochs=2",
-        "workers.num=0",
+        *("recipes=digits", f"hydra.run.dir={name}", "dataset=digits", "epochs=2", "workers.num=0"),
     )
     done = paceline("train", *place, *words, cwd=folder)
     assert done.code == 0, done.err
@@ -61,13 +57,8 @@ def digit_files(folder: Path, count: int) -> None:
 def scenes_run(folder: Path, recipe: str) -> Path:
     """Train ``segment`` or ``detect`` for two steps on a few drawn scenes."""
     words = [
-        "--config-dir",
-        str(ROOT / "examples"),
-        f"recipes={recipe}",
-        EXAMPLES,
-        "max_steps=2",
-        "workers.num=0",
-        f"dataset={recipe}",
+        *("--config-dir", str(ROOT / "examples"), f"recipes={recipe}", EXAMPLES, "max_steps=2"),
+        *("workers.num=0", f"dataset={recipe}"),
     ]
     words += [f"hydra.run.dir={recipe}_run", "batch_size=4"]
     few = ("prepare.train.input.items=8", "prepare.val.input.items=10")

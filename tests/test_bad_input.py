@@ -52,13 +52,8 @@ def test_a_missing_file_is_named(data):
 def test_a_text_file_named_jpg_is_named_when_training(words):
     (image_folder("images") / "dog" / "bad.jpg").write_text("hello")
     done = paceline(
-        "train",
-        "data=folder",
-        "data.train=images",
-        "data.val=null",
-        "prepare=null",
-        "batch_size=2",
-        *words,
+        *("train", "data=folder", "data.train=images", "data.val=null", "prepare=null"),
+        *("batch_size=2", *words),
     )
     check(done, 3, "D106", "dog/bad.jpg")
 
@@ -75,11 +70,7 @@ def test_a_bad_jpeg_inside_a_store_is_named_by_dali():
         fields,
     )
     done = paceline(
-        "train",
-        "data=dali",
-        "data.train=bad.h5",
-        "data.val=null",
-        "prepare=null",
+        *("train", "data=dali", "data.train=bad.h5", "data.val=null", "prepare=null"),
         "model.in_channels=3",
     )
     check(done, 3, "D106", "bad.h5")

@@ -33,12 +33,7 @@ def make_images(folder: Path, count: int, side: int) -> Path:
 
 def run(*arguments: str) -> tuple[subprocess.CompletedProcess, str]:
     command = [
-        sys.executable,
-        str(BENCHMARKS / "data.py"),
-        *arguments,
-        "--work",
-        "work",
-        "--results",
+        *(sys.executable, str(BENCHMARKS / "data.py"), *arguments, "--work", "work", "--results"),
         "results",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)

@@ -49,11 +49,7 @@ def test_every_kind_has_a_letter_and_an_exit_code_of_its_own():
 def test_documented_exit_codes_do_not_change():
     codes = {kind.__name__: kind.exit_code for kind in KINDS}
     expected = [
-        "ConfigError",
-        "DataError",
-        "CheckpointError",
-        "ResourceError",
-        "NumericError",
+        *("ConfigError", "DataError", "CheckpointError", "ResourceError", "NumericError"),
         "DistributedError",
     ]
     assert codes == {**dict(zip(expected, range(2, 8), strict=True)), "UserCodeError": 9}

@@ -39,10 +39,7 @@ def test_loaders_and_stages_change_nothing():
     assert len(expected) == 12
     for number, choice in enumerate(
         (
-            ["loader=prefetch"],
-            ["loader=stream"],
-            ["data.stage=ram"],
-            ["data.stage=device"],
+            *(["loader=prefetch"], ["loader=stream"], ["data.stage=ram"], ["data.stage=device"]),
             ["data.stage=device", "loader=stream"],
         )
     ):
@@ -110,11 +107,8 @@ def test_jpegs_decoded_there_are_those_decoded_here_within_a_tolerance():
     pytest.importorskip("nvidia.dali")
     tiny_cifar()
     crop = [
-        "recipes=cifar10",
-        "transform=random_resized_crop",
-        "transform.size=[32,32]",
-        "batch_size=16",
-        "data.val=null",
+        *("recipes=cifar10", "transform=random_resized_crop", "transform.size=[32,32]"),
+        *("batch_size=16", "data.val=null"),
     ]
     assert started("pack", "input.path=cifar10/train", "output.path=train.h5").code == 0
     ours, _ = trained("ours", *crop, "data=hdf5", "data.train=train.h5")

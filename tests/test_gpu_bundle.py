@@ -160,11 +160,7 @@ def test_a_bundle_holds_the_tracked_files_the_wheels_and_the_photographs(bundlin
     manifest = json.loads((tmp_path / "out" / "bundle" / "bundle.json").read_text())
     wheel = "wheels/small-1.0-py3-none-any.whl"
     assert set(manifest["sha256"]) == {
-        "cifar10.tar.gz",
-        "images.tar",
-        "go.py",
-        "tree.tar.gz",
-        wheel,
+        *("cifar10.tar.gz", "images.tar", "go.py", "tree.tar.gz", wheel),
     }
     assert manifest["python"] == "3.12"
     with tarfile.open(tmp_path / "out" / "bundle" / "tree.tar.gz") as archive:

@@ -97,11 +97,8 @@ def test_dali_decodes_jpegs_within_a_tolerance_of_ours():
     tiny_cifar()
     assert paceline("pack", "input.path=cifar10/train", "output.path=train.h5").code == 0
     words = [
-        "recipes=cifar10",
-        "data.train=train.h5",
-        "data.val=null",
-        "transform=random_resized_crop",
-        "transform.size=[32,32]",
+        *("recipes=cifar10", "data.train=train.h5", "data.val=null"),
+        *("transform=random_resized_crop", "transform.size=[32,32]"),
     ]
     assert paceline("train", *words, "data=hdf5", *TINY[:3], "hydra.run.dir=ours").code == 0
     assert paceline("train", *words, "data=dali", *TINY[:3], "hydra.run.dir=theirs").code == 0
@@ -113,11 +110,7 @@ def test_dali_decodes_jpegs_within_a_tolerance_of_ours():
 @pytest.mark.slow
 def test_the_sweep_recipe_sweeps():
     done = paceline(
-        "train",
-        "recipes=sweep_combinations",
-        "data=hdf5",
-        "parallel=none",
-        "max_steps=2",
+        *("train", "recipes=sweep_combinations", "data=hdf5", "parallel=none", "max_steps=2"),
         "hydra.sweep.dir=sweep",
     )
     assert done.code == 0, done.err

@@ -36,12 +36,8 @@ class Own:
 WORDS = (
     *("objective=null", "+objective._target_=own.Own", "allow_targets=[own]", "epochs=1"),
     *(
-        "report_every=1",
-        "sink=jsonl",
-        "schedule=constant",
-        "batch_size=32",
-        "freeze={features.0: 2}",
-        "optim=adamw",
+        *("report_every=1", "sink=jsonl", "schedule=constant", "batch_size=32"),
+        *("freeze={features.0: 2}", "optim=adamw"),
     ),
     *("optim.groups={mine: {match: objective, lr_factor: 10}}", "optim.no_decay=[bias]"),
 )

@@ -15,14 +15,10 @@ from tests.cli.command import is_one_error_line, paceline, refusal_of, started
 @pytest.mark.parametrize(
     ("word", "number", "nearest"),
     [
-        ("dta=hdf5", "C102", "data"),
-        ("data=hdf", "C104", "hdf5"),
-        ("sink=[consle]", "C104", "console"),
-        ("recipes=cifr10", "C104", "cifar10"),
-        ("optim.lrr=3", "C102", "optim.lr"),
-        ("+workers.nun=3", "C102", "workers.num"),
-        ("+epoch=3", "C102", "epochs"),
-        ("+model.widht=9", "C106", "model.width"),
+        *(("dta=hdf5", "C102", "data"), ("data=hdf", "C104", "hdf5")),
+        *(("sink=[consle]", "C104", "console"), ("recipes=cifr10", "C104", "cifar10")),
+        *(("optim.lrr=3", "C102", "optim.lr"), ("+workers.nun=3", "C102", "workers.num")),
+        *(("+epoch=3", "C102", "epochs"), ("+model.widht=9", "C106", "model.width")),
     ],
 )
 def test_a_typo_is_answered_with_the_nearest_match(word, number, nearest):

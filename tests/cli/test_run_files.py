@@ -68,11 +68,8 @@ def test_a_directory_of_a_run_that_failed_before_its_first_step_is_free_again():
 @pytest.mark.parametrize(
     ("ending", "name"),
     [
-        ({"code": 0}, None),
-        ({"step": 3}, None),
-        ({"checkpoint": "step-3.pt"}, None),
-        ({}, "metrics.jsonl"),
-        ({}, "notes.txt"),
+        *(({"code": 0}, None), ({"step": 3}, None), ({"checkpoint": "step-3.pt"}, None)),
+        *(({}, "metrics.jsonl"), ({}, "notes.txt")),
     ],
     ids=["finished", "stepped", "saved", "results", "file of the user"],
 )
@@ -95,15 +92,9 @@ def test_a_resumed_run_keeps_the_files_of_its_start():
 
 
 ENTERED = [
-    "train resume=run",
-    "train hydra.run.dir=run resume=auto",
-    "train hydra.run.dir=run",
-    "evaluate run",
-    "predict run input=folder input.path=photos output=x.csv",
-    "export run to=onnx output.path=x",
-    "replay run step=3",
-    "report run",
-    "runs send run",
+    *("train resume=run", "train hydra.run.dir=run resume=auto", "train hydra.run.dir=run"),
+    *("evaluate run", "predict run input=folder input.path=photos output=x.csv"),
+    *("export run to=onnx output.path=x", "replay run step=3", "report run", "runs send run"),
 ]
 
 

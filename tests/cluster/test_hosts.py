@@ -17,11 +17,7 @@ from tests.cluster.namespaces import Hosts, refused
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 180.0
 COMMON = [
-    "epochs=12",
-    "batch_size=96",
-    "report_every=3",
-    "checkpoint.every_steps=6",
-    "sink=[jsonl]",
+    *("epochs=12", "batch_size=96", "report_every=3", "checkpoint.every_steps=6", "sink=[jsonl]"),
     "loader=plain",
 ]
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(bool(refused()), reason=refused())]
@@ -32,10 +28,7 @@ def dataset(tmp_path_factory):
     """Pack digits, and return their path."""
     folder = tmp_path_factory.mktemp("digits")
     done = paceline(
-        "train",
-        "recipes=digits",
-        f"dataset={folder / 'packed'}",
-        "max_steps=1",
+        *("train", "recipes=digits", f"dataset={folder / 'packed'}", "max_steps=1"),
         f"hydra.run.dir={folder / 'run'}",
         cwd=folder,
     )
@@ -54,11 +47,7 @@ def undisturbed(dataset, tmp_path_factory):
             ddp = ["parallel=ddp", f"parallel.num_processes={num}"]
             run_dir = folder / str(num)
             done = paceline(
-                "train",
-                *COMMON,
-                *ddp,
-                "recipes=digits",
-                f"dataset={dataset}",
+                *("train", *COMMON, *ddp, "recipes=digits", f"dataset={dataset}"),
                 f"hydra.run.dir={run_dir}",
                 cwd=folder,
             )
@@ -81,13 +70,8 @@ class Run:
         ]
         ddp = ["parallel=ddp", *nodes, "parallel.max_restarts=4", "parallel.timeout_s=10"]
         self.words = [
-            "train",
-            *COMMON,
-            *ddp,
-            "recipes=digits",
-            f"dataset={dataset}",
-            f"hydra.run.dir={run_dir}",
-            *words,
+            *("train", *COMMON, *ddp, "recipes=digits", f"dataset={dataset}"),
+            *(f"hydra.run.dir={run_dir}", *words),
         ]
         self.processes = [self.start(host) for host in range(num)]
 

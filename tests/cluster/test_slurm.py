@@ -31,11 +31,7 @@ def place(tmp_path_factory):
     """Pack digits, and return the folder that holds them."""
     folder = tmp_path_factory.mktemp("place")
     done = started(
-        "train",
-        "recipes=digits",
-        "dataset=packed",
-        "max_steps=1",
-        "hydra.run.dir=first",
+        *("train", "recipes=digits", "dataset=packed", "max_steps=1", "hydra.run.dir=first"),
         cwd=folder,
     )
     assert done.code == 0, done.err
@@ -62,12 +58,7 @@ def submitted(slurm, place, *words):
 
 def test_tasks_of_srun_are_ranks(slurm, place):
     words = [
-        "train",
-        "parallel=ddp",
-        "recipes=digits",
-        "dataset=packed",
-        "epochs=2",
-        "sink=[jsonl]",
+        *("train", "parallel=ddp", "recipes=digits", "dataset=packed", "epochs=2", "sink=[jsonl]"),
     ]
     job = submitted(
         slurm,
@@ -87,11 +78,7 @@ def test_a_job_that_gets_a_signal_before_its_time_limit_queues_itself_again_and_
     slurm, place
 ):
     words = [
-        "recipes=digits",
-        "dataset=packed",
-        "epochs=150",
-        "batch_size=96",
-        "report_every=20",
+        *("recipes=digits", "dataset=packed", "epochs=150", "batch_size=96", "report_every=20"),
         "sink=[jsonl]",
     ]
     limits = ["--time=1", "--signal=USR1@58", "--output=limit.txt"]
@@ -103,11 +90,7 @@ def test_a_job_that_gets_a_signal_before_its_time_limit_queues_itself_again_and_
     assert slurm.ended(job, 300) == "COMPLETED", (place / "limit.txt").read_text()
     assert int(slurm.facts(job)["Restarts"]) >= 1
     done = started(
-        "train",
-        *words,
-        "parallel=ddp",
-        "parallel.num_processes=2",
-        "hydra.run.dir=unlimited",
+        *("train", *words, "parallel=ddp", "parallel.num_processes=2", "hydra.run.dir=unlimited"),
         cwd=place,
     )
     assert done.code == 0, done.err
@@ -183,18 +166,11 @@ def test_a_packing_is_an_array_of_jobs(slurm, place):
         "hydra_plugins.hydra_submitit_launcher", reason="'make cluster-test' installs it"
     )
     words = [
-        "hydra/launcher=submitit_slurm",
-        "hydra.launcher.cpus_per_task=1",
-        "pack.parts=3",
-        "pack.part=range(0,3)",
-        "workers=1",
+        *("hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "pack.parts=3"),
+        *("pack.part=range(0,3)", "workers=1"),
     ]
     done = started(
-        "pack",
-        "-m",
-        *words,
-        "input=digits",
-        "output.path=parts.h5",
+        *("pack", "-m", *words, "input=digits", "output.path=parts.h5"),
         cwd=place,
         limit_s=300,
         **slurm.env,

@@ -18,11 +18,7 @@ from tests.test_bad_input import image_folder
 def test_a_folder_is_packed_in_the_order_of_its_names(output, workers):
     image_folder("images", count=70)
     done = paceline(
-        "pack",
-        "input=folder",
-        "input.path=images",
-        f"output={output}",
-        "output.path=x",
+        *("pack", "input=folder", "input.path=images", f"output={output}", "output.path=x"),
         f"workers={workers}",
     )
     assert done.code == 0
@@ -80,12 +76,8 @@ def test_parts_are_packed_by_a_sweep(monkeypatch):
 @pytest.mark.parametrize(
     ("word", "number"),
     [
-        ("+pack.reize=5", "C102"),
-        ("pack.resize=big", "C101"),
-        ("pack.on_error=maybe", "C150"),
-        ("pack.part=3", "C151"),
-        ("workers=-1", "C101"),
-        ("pack.size=[a,b]", "C101"),
+        *(("+pack.reize=5", "C102"), ("pack.resize=big", "C101"), ("pack.on_error=maybe", "C150")),
+        *(("pack.part=3", "C151"), ("workers=-1", "C101"), ("pack.size=[a,b]", "C101")),
     ],
 )
 def test_keys_that_cannot_be_are_refused(word, number):

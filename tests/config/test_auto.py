@@ -185,11 +185,8 @@ def test_a_typed_value_that_contradicts_the_data_is_an_error(given, line):
         (Field("float32", ()), 1),
         (Field("float64", (5,)), 5),
         (Field("float32", (5, 2)), 7),  # no vector: the named classes
-        (Field("float32", (None, 4), "ragged"), 7),
-        (Field("int64", (5,)), 7),
-        (Field("uint8", (1,)), 7),
-        (Field("bool", (5,)), 5),
-        (Field("uint8", (5,)), 5),
+        *((Field("float32", (None, 4), "ragged"), 7), (Field("int64", (5,)), 7)),
+        *((Field("uint8", (1,)), 7), (Field("bool", (5,)), 5), (Field("uint8", (5,)), 5)),
     ],
 )
 def test_a_model_gives_as_many_numbers_as_a_target_of_floats_or_flags_has(field, count):

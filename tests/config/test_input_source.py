@@ -237,10 +237,7 @@ def test_16_bits_are_predicted_as_packing_kept_them(tmp_path_factory, monkeypatc
 @pytest.mark.parametrize(
     "images",
     [
-        "a.png",
-        [3],
-        [np.zeros((2, 2))],
-        [np.zeros((2, 2, 4), np.uint8)],
+        *("a.png", [3], [np.zeros((2, 2))], [np.zeros((2, 2, 4), np.uint8)]),
         torch.ones(1, 1, 8, 8).int(),
     ],
     ids=["text", "number", "floats", "alpha", "integers"],

@@ -66,11 +66,7 @@ def test_what_was_packed_from_something_else_is_found(tmp_path):
     for path in (config["data"][split] for split in ("train", "val")):
         pack(Packing(DigitsInput("val"), HDF5Writer, path))
     for name, count in (
-        ("other", 2),
-        ("digits", 0),
-        ("digits/", 0),
-        ("digi", 2),
-        ("sklearn.digits", 2),
+        *(("other", 2), ("digits", 0), ("digits/", 0), ("digi", 2), ("sklearn.digits", 2)),
     ):
         for split in ("train", "val"):
             config["prepare"][split]["input"] = {**DIGITS, "path": name}

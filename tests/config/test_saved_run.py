@@ -100,12 +100,8 @@ def test_the_environment_is_read_where_the_run_named_it(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("32", 32),
-        ("1e-3", 1e-3),
-        ("null", None),
-        ("[1, {a: [b]}]", [1, {"a": ["b"]}]),
-        ("'32'", "32"),
-        ("words as they are", "words as they are"),
+        *(("32", 32), ("1e-3", 1e-3), ("null", None), ("[1, {a: [b]}]", [1, {"a": ["b"]}])),
+        *(("'32'", "32"), ("words as they are", "words as they are")),
     ],
 )
 def test_a_decoded_value_of_the_environment_is_decoded_again(text, value, monkeypatch):

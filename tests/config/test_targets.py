@@ -72,13 +72,9 @@ def test_a_named_collate_becomes_a_block_that_is_checked():
 @pytest.mark.parametrize(
     ("data", "val", "names"),
     [
-        (HDF5, None, []),
-        (HDF5, "a.h5", [""]),
-        (HDF5, {"a": "a.h5", "b": "b.h5"}, ["a", "b"]),
-        (HDF5, CLIPS, [""]),
-        (HDF5, {"a": CLIPS, "b": CLIPS}, ["a", "b"]),
-        (MIXTURE, "a.h5", [""]),
-        (MIXTURE, {"web": "a.h5", "books": "b.h5"}, [""]),
+        *((HDF5, None, []), (HDF5, "a.h5", [""]), (HDF5, {"a": "a.h5", "b": "b.h5"}, ["a", "b"])),
+        *((HDF5, CLIPS, [""]), (HDF5, {"a": CLIPS, "b": CLIPS}, ["a", "b"])),
+        *((MIXTURE, "a.h5", [""]), (MIXTURE, {"web": "a.h5", "books": "b.h5"}, [""])),
         (MIXTURE, {"a": {"web": "a.h5"}, "b": {"web": "b.h5", "books": "c.h5"}}, ["a", "b"]),
     ],
 )

@@ -38,20 +38,13 @@ def same(images, rng):
 CROP = RandomCrop([6, 5], 0.5, 0.5)
 RESIZED = RandomResizedCrop([20, 20], [0.3, 1.0], [3 / 4, 4 / 3], 0.5, 0.5, True)
 SCALING = [
-    Resize([24, 24], True, True),
-    Resize([7, 5], False, True),
-    Resize([7, 5], False, False),
-    center_crop.CenterCrop([8, 6], 10, True),
-    RESIZED,
+    *(Resize([24, 24], True, True), Resize([7, 5], False, True), Resize([7, 5], False, False)),
+    *(center_crop.CenterCrop([8, 6], 10, True), RESIZED),
     ComposeTransform({"turn": Rotate([1, 3]), "size": Resize([20, 20], True, True)}),
 ]
 SHIFTED = opencv.OpenCVTransform(3, 0.5)
 PLACING = [
-    NoTransform(),
-    FlipTransform(0.5, 0.5),
-    CROP,
-    FunctionTransform(same, CROP, False),
-    SHIFTED,
+    *(NoTransform(), FlipTransform(0.5, 0.5), CROP, FunctionTransform(same, CROP, False), SHIFTED),
     ComposeTransform({"turn": Rotate([0, 1, 2, 3]), "crop": RandomCrop([6, 6], 0.5, 0.5)}),
 ]
 if find_spec("albumentations"):
@@ -148,10 +141,7 @@ NORMALIZE = Normalize("image", [0.5], [0.5])
 JITTER = color_jitter.ColorJitter("image", 0.4, 0.4, 0.4, 0.1)
 BOTH = CropFlip(["image", "mask"], 3, 0.5, None, None)
 MOVING = [
-    CropFlip("image", 3, 0.5, None, None),
-    BOTH,
-    FLIP,
-    CutMix("image", "mask", None, 1.0, 1.0),
+    *(CropFlip("image", 3, 0.5, None, None), BOTH, FLIP, CutMix("image", "mask", None, 1.0, 1.0)),
     CutMix("image", "label", 3, 1.0, 1.0),
     compose.Compose({"flip": FLIP, "crop": CropFlip("image", 2, 0.5, None, None)}),
 ]

@@ -273,11 +273,8 @@ def column(values, **form):
 @pytest.mark.parametrize(
     ("item", "names"),
     [
-        ({"image": 1, "label": 2}, None),
-        (Pair(1, 2), None),
-        ((1, 2), ["image", "label"]),
-        ([1, 2], ["image", "label"]),
-        ({"image": 1, "other": 0, "label": 2}, ["image", "label"]),
+        *(({"image": 1, "label": 2}, None), (Pair(1, 2), None), ((1, 2), ["image", "label"])),
+        *(([1, 2], ["image", "label"]), ({"image": 1, "other": 0, "label": 2}, ["image", "label"])),
     ],
     ids=["dict", "named tuple", "tuple", "list", "larger dict"],
 )

@@ -9,13 +9,7 @@ from framework.measure.usage import MachineUse
 
 GB = 1 << 30
 STORE = Storage(
-    "photos",
-    "folder",
-    10_000,
-    50e3,
-    "image",
-    "solid state",
-    1.0,
+    *("photos", "folder", 10_000, 50e3, "image", "solid state", 1.0),
     (300, 400),
     3,
     False,

@@ -50,13 +50,8 @@ REPACK = Repack(
 def test_packing_is_a_command_for_each_split():
     train, val = REPACK.commands()
     assert train == [
-        "pack",
-        "input=folder",
-        'input.path="my photos"',
-        "pack.encode=raw",
-        "pack.size=[64,64]",
-        "output=hdf5",
-        "output.path=packed.h5",
+        *("pack", "input=folder", 'input.path="my photos"', "pack.encode=raw", "pack.size=[64,64]"),
+        *("output=hdf5", "output.path=packed.h5"),
     ]
     assert val[2] == "input.path=val"
     assert val[-1] == "output.path=val-packed.h5"

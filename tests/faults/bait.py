@@ -678,14 +678,9 @@ def sound_files() -> list[Bait]:
     wave, flac = sound(300), sound(300, kind="FLAC")
     files: dict[str, bytes] = {}
     for name, place, code in (
-        ("size of the file", 4, "<I"),
-        ("size of its format", 16, "<I"),
-        ("format", 20, "<H"),
-        ("channels", 22, "<H"),
-        ("rate", 24, "<I"),
-        ("bytes per second", 28, "<I"),
-        ("bytes per frame", 32, "<H"),
-        ("bits per sample", 34, "<H"),
+        *(("size of the file", 4, "<I"), ("size of its format", 16, "<I"), ("format", 20, "<H")),
+        *(("channels", 22, "<H"), ("rate", 24, "<I"), ("bytes per second", 28, "<I")),
+        *(("bytes per frame", 32, "<H"), ("bits per sample", 34, "<H")),
         ("size of its samples", 40, "<I"),
     ):
         most = (1 << 8 * struct.calcsize(code)) - 1
@@ -694,13 +689,9 @@ def sound_files() -> list[Bait]:
             struct.pack_into(code, data, place, number)
             files[f"WAV {name} = {number:#x}"] = bytes(data)
     for name, place, size in (
-        ("smallest block", 8, 2),
-        ("largest block", 10, 2),
-        ("smallest frame", 12, 3),
-        ("largest frame", 15, 3),
-        ("rate, channels, bits, frames", 18, 8),
-        ("size of its metadata", 5, 3),
-        ("kind of its metadata", 4, 1),
+        *(("smallest block", 8, 2), ("largest block", 10, 2), ("smallest frame", 12, 3)),
+        *(("largest frame", 15, 3), ("rate, channels, bits, frames", 18, 8)),
+        *(("size of its metadata", 5, 3), ("kind of its metadata", 4, 1)),
     ):
         for byte in (b"\0", b"\x7f", b"\xff", b"\x0f", b"\xf0"):
             changed = flac[:place] + byte * size + flac[place + size :]

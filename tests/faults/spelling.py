@@ -24,11 +24,8 @@ from tests.faults.lanes import Row, repeat
 MOST_MISSED = 0.02
 MISSED = "another word: "
 OF_TORCH = (
-    "framework.config.assemble",
-    "framework.config.build",
-    "framework.config.prepare_data",
-    "framework.cli.run_ranks",
-    "framework.run",
+    *("framework.config.assemble", "framework.config.build", "framework.config.prepare_data"),
+    *("framework.cli.run_ranks", "framework.run"),
 )  # these modules import torch
 OPEN = ("data", "prepare", "sink", "vars")  # blocks to which anything may be added with +
 OPTIONS = ("--multirun", "--config-dir", "--help", "--cfg", "--resolve")

@@ -160,17 +160,9 @@ def test_p13_a_file_on_a_bad_disk_is_named():
 # ---------------------------------------------------------------------------------- P14, P15: names
 
 NAMES = [
-    "é.png".encode(),
-    "e\u0301.png".encode(),
-    "😀.png".encode(),
-    "\u202egnp.png".encode(),
-    b"new\nline.png",
-    b"\xff\xfe.png",
-    b"x" * 251 + b".png",
-    b" spaces, = and [x] {y}.png",
-    b"\x1b[31mred.png",
-    b"case.png",
-    b"CASE.png",
+    *("é.png".encode(), "e\u0301.png".encode(), "😀.png".encode(), "\u202egnp.png".encode()),
+    *(b"new\nline.png", b"\xff\xfe.png", b"x" * 251 + b".png", b" spaces, = and [x] {y}.png"),
+    *(b"\x1b[31mred.png", b"case.png", b"CASE.png"),
     b"/".join([b"deep" * 50] * 4) + b"/long.png",  # more than an LMDB key may be
 ]
 
@@ -310,12 +302,8 @@ def renames_not_durable(trace):
 )
 def test_p25_what_has_its_name_was_on_the_disk_before(output, path, one_file):
     words = [
-        "pack",
-        *arrays(2000),
-        f"output={output}",
-        f"output.path={path}",
-        f"pack.one_file={one_file}",
-        "workers=2",
+        *("pack", *arrays(2000), f"output={output}", f"output.path={path}"),
+        *(f"pack.one_file={one_file}", "workers=2"),
     ]
     with forked.traced(
         *words, options=("-e", "trace=fsync,fdatasync,rename,renameat,renameat2")

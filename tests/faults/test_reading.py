@@ -46,12 +46,8 @@ def train(path, *words):
         "report_every=1",
     ]
     return [
-        "train",
-        f"data={data}",
-        f"data.train={path}",
-        *more,
-        *([] if "epochs=1" in words else ["epochs=100000"]),
-        *words,
+        *("train", f"data={data}", f"data.train={path}", *more),
+        *(*([] if "epochs=1" in words else ["epochs=100000"]), *words),
     ]
 
 

@@ -37,11 +37,8 @@ def test_every_array_is_a_field():
 @pytest.mark.parametrize(
     ("label", "classes"),
     [
-        (LABEL, ["0", "1", "2"]),
-        (LABEL * 0.5, []),
-        (LABEL - 1, []),
-        (LABEL.reshape(6, 1), ["0", "1", "2"]),
-        (LABEL.reshape(3, 2), []),
+        *((LABEL, ["0", "1", "2"]), (LABEL * 0.5, []), (LABEL - 1, [])),
+        *((LABEL.reshape(6, 1), ["0", "1", "2"]), (LABEL.reshape(3, 2), [])),
         (np.where(LABEL == 1, -100, LABEL), ["0", "1", "2"]),  # -100 does not count
         (LABEL.astype(np.uint8), ["0", "1", "2"]),
         (LABEL > 1, ["0", "1"]),

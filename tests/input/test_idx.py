@@ -54,13 +54,8 @@ def test_images_and_labels_become_records():
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"\x00",
-        b"\x00\x00\x08",
-        b"just text, long enough",
-        _idx(IMAGES, kind=13),
-        b"\x01" + _idx(IMAGES)[1:],
-        b"\x00\x00\x08\xff" + bytes(9),
+        *(b"", b"\x00", b"\x00\x00\x08", b"just text, long enough", _idx(IMAGES, kind=13)),
+        *(b"\x01" + _idx(IMAGES)[1:], b"\x00\x00\x08\xff" + bytes(9)),
     ],
 )
 @pytest.mark.parametrize("zipped", [False, True])

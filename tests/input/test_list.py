@@ -38,10 +38,7 @@ def _all(source):
 @pytest.mark.parametrize(
     "text",
     [
-        CSV,
-        CSV.replace("\n", "\r\n"),
-        "\ufeff" + CSV,
-        CSV.replace("\n", "\n\n"),
+        *(CSV, CSV.replace("\n", "\r\n"), "\ufeff" + CSV, CSV.replace("\n", "\n\n")),
         '"image","label"\n"1.jpg","dog"\n"2.jpg",cat\n',
     ],
 )
@@ -119,13 +116,9 @@ def test_what_is_no_number_is_named(kind, text):
 def test_packing_can_skip_rows_with_bad_cells(bad, words):
     _input(f"image,age,label\n1.jpg,1,b\n{bad}\n0.jpg,3,a\n")
     done = paceline(
-        "pack",
-        "input=list",
-        "input.path=in/list.csv",
-        "input.columns={image: path, age: float, label: class}",
-        "output.path=in/x.h5",
-        "pack.on_error=skip",
-        "workers=1",
+        *("pack", "input=list", "input.path=in/list.csv"),
+        *("input.columns={image: path, age: float, label: class}", "output.path=in/x.h5"),
+        *("pack.on_error=skip", "workers=1"),
     )
     assert (done.code, "labels: 0 = a, 1 = b" in done.err) == (8, True), done.err
     (listed,) = Path("in/x.h5.bad.jsonl").read_text().splitlines()

@@ -39,10 +39,7 @@ def test_files_of_one_relative_path_are_a_record_whatever_their_suffix():
 )
 def test_files_are_matched_by_what_the_wildcards_stand_for(blurry, sharp, keys):
     _write(
-        "in/blurry/a/x.png",
-        "in/blurry/b/x.png",
-        "in/sharp/a/x.png",
-        "in/sharp/b/x.png",
+        *("in/blurry/a/x.png", "in/blurry/b/x.png", "in/sharp/a/x.png", "in/sharp/b/x.png"),
         "in/blurry/c.jpg.txt",
     )
     if keys is None:

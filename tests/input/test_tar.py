@@ -55,11 +55,8 @@ def test_shards_come_in_byte_order_and_records_as_they_lie():
 
 def test_fields_choose_members_and_leave_the_others():
     members = [
-        *PAIR[:2],
-        ("a/1.seg.png", jpeg(5)),
-        ("a/1.npy", npy(np.arange(3))),
-        ("a/1.score.txt", b"0.5"),
-        ("a/1.json", b"{}"),
+        *(*PAIR[:2], ("a/1.seg.png", jpeg(5)), ("a/1.npy", npy(np.arange(3)))),
+        *(("a/1.score.txt", b"0.5"), ("a/1.json", b"{}")),
     ]
     fields = {"image": "jpg", "mask": "seg.png", "x": ".npy", "score": "score.txt", "label": "cls"}
     records, _ = _all(_input(members, fields=fields))

@@ -153,10 +153,7 @@ REFUSED = {
 # It takes the alpha of a gray TIFF for green. It takes CMYK for inverted only if a file says that
 # it is Adobe's.
 NOT_FOR_DALI = {
-    "gif",
-    "tiff 1 bit",
-    "tiff gray and alpha",
-    "webp EXIF 6, odd length",
+    *("gif", "tiff 1 bit", "tiff gray and alpha", "webp EXIF 6, odd length"),
     "CMYK that does not say it is Adobe's",
 }
 

@@ -64,10 +64,7 @@ def test_a_truncated_file_is_never_a_shorter_sound(kind, subtype):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", None),
-        (b"RIFF", None),
-        (b"RIFF\0\0\0\0WAVE", None),
-        (b"no sound at all", None),
+        *((b"", None), (b"RIFF", None), (b"RIFF\0\0\0\0WAVE", None), (b"no sound at all", None)),
         (sound(300)[:12] + b"junk\0\0\0\0" * 2000, "1000 chunks"),
         (sound(kind="AIFF"), "neither"),
     ],
@@ -110,13 +107,8 @@ def test_a_damaged_file_is_read_or_refused(kind, place, value, part):
 STEP = 8  # levels between a frame and the next one
 LEFT_IS_BRIGHT = 40  # levels that the left half is brighter
 FORMATS = [
-    ("mp4", "libx264"),
-    ("mp4", "mpeg4"),
-    ("mov", "mjpeg"),
-    ("matroska", "libx264"),
-    ("webm", "libvpx-vp9"),
-    ("avi", "mpeg4"),
-    ("mpeg", "mpeg1video"),
+    *(("mp4", "libx264"), ("mp4", "mpeg4"), ("mov", "mjpeg"), ("matroska", "libx264")),
+    *(("webm", "libvpx-vp9"), ("avi", "mpeg4"), ("mpeg", "mpeg1video")),
 ]
 MOST = 1 << 20
 

@@ -41,14 +41,10 @@ def folded(fold, facts=None, text=None, training=False):
 @pytest.mark.parametrize(
     ("text", "records"),
     [
-        ("label != 1 and width >= 30", [2, 3, 5]),
-        ("label not in (0, 2)", [1, 4]),
-        ("10 < width <= 40", [1, 2, 3]),
-        ("label in ['cat', 2]", [0, 2, 3, 5]),
-        ("speaker in ['bob', 'eve'] and label == 1", [1, 4]),
-        ("score in [0.1, 0.3]", [0, 2]),
-        ("speaker < 'bob'", [0, 2]),
-        ("label > -1 and width in [-10, 10]", [0]),
+        *(("label != 1 and width >= 30", [2, 3, 5]), ("label not in (0, 2)", [1, 4])),
+        *(("10 < width <= 40", [1, 2, 3]), ("label in ['cat', 2]", [0, 2, 3, 5])),
+        *(("speaker in ['bob', 'eve'] and label == 1", [1, 4]), ("score in [0.1, 0.3]", [0, 2])),
+        *(("speaker < 'bob'", [0, 2]), ("label > -1 and width in [-10, 10]", [0])),
     ],
 )
 def test_records_that_fulfil_the_expression_are_chosen(text, records):

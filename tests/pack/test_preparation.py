@@ -201,13 +201,8 @@ def test_arrays_that_are_images_are_scaled_and_encoded():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("encode", "gif"),
-        ("resize", 0),
-        ("size", [3, 0]),
-        ("quality", 101),
-        ("color", "bgr"),
-        ("bit_depth", 12),
-        ("max_pixels", 1 << 40),
+        *(("encode", "gif"), ("resize", 0), ("size", [3, 0]), ("quality", 101), ("color", "bgr")),
+        *(("bit_depth", 12), ("max_pixels", 1 << 40)),
     ],
 )
 def test_a_value_that_cannot_be_is_named(name, value):

@@ -42,11 +42,8 @@ def test_nothing_else_is(environment):
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [
-        ("localhost", "localhost"),
-        ("a,b", "a"),
-        ("node[003-010,12],login", "node003"),
-        ("node[5,7]", "node5"),
-        ("rack1-[01-02]-ib", "rack1-01-ib"),
+        *(("localhost", "localhost"), ("a,b", "a"), ("node[003-010,12],login", "node003")),
+        *(("node[5,7]", "node5"), ("rack1-[01-02]-ib", "rack1-01-ib")),
         ("a-1.example.org", "a-1.example.org"),
     ],
 )

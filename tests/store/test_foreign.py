@@ -102,11 +102,8 @@ def test_no_command_is_suggested_if_none_works(name):
 @pytest.mark.parametrize(
     ("pattern", "key", "part"),
     [
-        ("image-%09d", "image-000000012", "000000012"),
-        ("%d.jpg", "7.jpg", "7"),
-        ("50%%-%s", "50%-ü", "ü"),
-        ("a.%d", "ab1", None),
-        ("%03d", "12", None),
+        *(("image-%09d", "image-000000012", "000000012"), ("%d.jpg", "7.jpg", "7")),
+        *(("50%%-%s", "50%-ü", "ü"), ("a.%d", "ab1", None), ("%03d", "12", None)),
     ],
 )
 def test_a_pattern_finds_what_the_keys_of_a_record_share(pattern, key, part):

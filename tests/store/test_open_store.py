@@ -94,11 +94,7 @@ def test_any_cut_reads_as_one_file_does(cuts, suffix, indices):
 def test_records_keep_their_keys_and_are_named_by_their_file(suffix):
     store = open_store.open_store(write_directory("x", [7, 7, 12], suffix))
     assert [store.key(index) for index in (0, 6, 7, 12, 19)] == [
-        "record-0",
-        "record-6",
-        "record-0",
-        "record-0",
-        "record-7",
+        *("record-0", "record-6", "record-0", "record-0", "record-7"),
     ]
     assert store.name(8) == f"x/000002.{suffix}: record 1 (record-1)"
     store.close()

@@ -17,16 +17,8 @@ NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weig
 @pytest.mark.parametrize(
     ("pattern", "number"),
     [
-        ("head", 2),
-        ("head.bias", 1),
-        ("layers.1", 1),
-        ("*.norm?", 2),
-        ("*.bias", 3),
-        ("*", 5),
-        (["stem", "head"], 3),
-        ("hea", 0),
-        ("bias", 0),
-        ([], 0),
+        *(("head", 2), ("head.bias", 1), ("layers.1", 1), ("*.norm?", 2), ("*.bias", 3), ("*", 5)),
+        *((["stem", "head"], 3), ("hea", 0), ("bias", 0), ([], 0)),
     ],
 )
 def test_a_pattern_matches_a_parameter_or_a_module_around_it(pattern, number):

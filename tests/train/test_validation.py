@@ -107,11 +107,8 @@ def test_a_number_is_better_than_nan(objective, bad, good):
 @pytest.mark.parametrize(
     ("higher", "new", "old", "expected"),
     [
-        (True, 0.5, 0.4, True),
-        (True, 0.4, 0.4, False),
-        (False, 0.3, 0.4, True),
-        (True, 0.1, NAN, True),
-        (False, NAN, NAN, False),
+        *((True, 0.5, 0.4, True), (True, 0.4, 0.4, False), (False, 0.3, 0.4, True)),
+        *((True, 0.1, NAN, True), (False, NAN, NAN, False)),
     ],
 )
 def test_a_metric_is_raised_or_lowered_and_a_number_beats_nan(higher, new, old, expected):

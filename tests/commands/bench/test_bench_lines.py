@@ -48,11 +48,8 @@ def test_a_cell_has_the_median_and_the_spread_of_its_repeats():
 
 def test_cells_are_compared_inside_a_repeat():
     slow_minute = [
-        line("hdf5", 0, 100.0),
-        line("hdf5", 1, 10.0),
-        line("lmdb", 0, 200.0),
-        line("lmdb", 1, 20.0),
-        line("hdf5", 2, 77.0),
+        *(line("hdf5", 0, 100.0), line("hdf5", 1, 10.0), line("lmdb", 0, 200.0)),
+        *(line("lmdb", 1, 20.0), line("hdf5", 2, 77.0)),
     ]
     first, second = collected([Bench(HEADER, slow_minute)])
     assert second.relative_to(first) == 2.0

@@ -32,16 +32,10 @@ def test_a_run_is_diagnosed_in_words_and_in_json():
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        (["apply=maybe"], "C191"),
-        (["seconds=soon"], "C191"),
-        (["seconds=0"], "C191"),
-        (["output=no/such/place.json"], "C191"),
-        (["-m", "loader=plain,prefetch"], "C192"),
-        (["sedonds"], "C192"),
-        (["apply"], "C192"),
-        (["--wrong"], "C192"),
-        (["loader=plian"], "C104"),
-        (["wrokers.num=2"], "C102"),
+        *((["apply=maybe"], "C191"), (["seconds=soon"], "C191"), (["seconds=0"], "C191")),
+        *((["output=no/such/place.json"], "C191"), (["-m", "loader=plain,prefetch"], "C192")),
+        *((["sedonds"], "C192"), (["apply"], "C192"), (["--wrong"], "C192")),
+        *((["loader=plian"], "C104"), (["wrokers.num=2"], "C102")),
         (["data.train=nowhere.h5", "prepare=null"], "D101"),
     ],
 )

@@ -111,15 +111,10 @@ def test_pictures_and_the_page_are_beside_the_figures(folder):
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        ([], "C103"),
-        (["nowhere"], "K120"),
-        (["run", "wrost=3"], "C102"),
-        (["run", "weights=average"], "K124"),
-        (["run", "limit=3"], "C353"),
-        (["run", "data.val=3"], "C101"),
-        (["run", "worst=-1"], "C101"),
-        (["run", "device=moon"], "C119"),
-        (["run", "output=run/run.json"], "R101"),
+        *(([], "C103"), (["nowhere"], "K120"), (["run", "wrost=3"], "C102")),
+        *((["run", "weights=average"], "K124"), (["run", "limit=3"], "C353")),
+        *((["run", "data.val=3"], "C101"), (["run", "worst=-1"], "C101")),
+        *((["run", "device=moon"], "C119"), (["run", "output=run/run.json"], "R101")),
     ],
 )
 def test_what_cannot_be_evaluated_is_said_in_one_line(folder, words, number):

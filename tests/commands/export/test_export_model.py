@@ -171,12 +171,9 @@ def test_a_difference_is_the_largest_or_the_share_of_integers(output, expected, 
 @pytest.mark.parametrize(
     ("to", "preprocess", "batch_size", "counts"),
     [
-        ("torch_export", False, None, (4, 3, 1)),
-        ("torch_export", True, None, (4, 3, 1)),
-        ("torch_export", False, 4, (4,)),
-        ("onnx", False, None, (4, 3, 1)),
-        ("onnx", True, None, (4, 3, 1)),
-        ("safetensors", False, None, (4, 3, 1)),
+        *(("torch_export", False, None, (4, 3, 1)), ("torch_export", True, None, (4, 3, 1))),
+        *(("torch_export", False, 4, (4,)), ("onnx", False, None, (4, 3, 1))),
+        *(("onnx", True, None, (4, 3, 1)), ("safetensors", False, None, (4, 3, 1))),
         pytest.param("aoti", True, None, (4, 3, 1), marks=pytest.mark.slow),
     ],
 )

@@ -57,12 +57,8 @@ def test_the_page_of_a_bench_file_is_in_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        (["absent"], "D175"),
-        (["a", "png=maybe"], "C101"),
-        (["a", "dirs=[b]"], "C100"),
-        ([], "C103"),
-        (["a", "colour=red"], "C102"),
-        (["a", "relative=fastest"], "C175"),
+        *((["absent"], "D175"), (["a", "png=maybe"], "C101"), (["a", "dirs=[b]"], "C100")),
+        *(([], "C103"), (["a", "colour=red"], "C102"), (["a", "relative=fastest"], "C175")),
         (["--fast", "a"], "C124"),
     ],
 )

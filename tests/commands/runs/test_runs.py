@@ -33,15 +33,10 @@ def names(runs):
 @pytest.mark.parametrize(
     ("where", "chosen"),
     [
-        ("accuracy > 0.6", "a"),
-        ("accuracy <= 0.6", "b"),
-        ("not accuracy > 0.6", "bc"),
-        ("status == 'failed' or accuracy < 0.6", "bc"),
-        ("code == 6", "c"),
-        ("name in ['a', 'c'] and steps < 8", "c"),
-        ("loader == 'stream'", "a"),
-        ("time_s < 3", "ab"),
-        ("seed == '1'", "b"),
+        *(("accuracy > 0.6", "a"), ("accuracy <= 0.6", "b"), ("not accuracy > 0.6", "bc")),
+        *(("status == 'failed' or accuracy < 0.6", "bc"), ("code == 6", "c")),
+        *(("name in ['a', 'c'] and steps < 8", "c"), ("loader == 'stream'", "a")),
+        *(("time_s < 3", "ab"), ("seed == '1'", "b")),
     ],
 )
 def test_runs_are_chosen_by_facts_metrics_and_options(runs, where, chosen):
@@ -122,12 +117,8 @@ def test_a_folder_is_listed_sorted_and_chosen_from(tmp_path):
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        (("send",), "C371"),
-        (("send", "a", "json=true"), "C372"),
-        (("runs=[a]",), "C372"),
-        (("none",), "C373"),
-        ((".", "sort=7x"), "C374"),
-        ((".", "other"), "C100"),
+        *((("send",), "C371"), (("send", "a", "json=true"), "C372"), (("runs=[a]",), "C372")),
+        *((("none",), "C373"), ((".", "sort=7x"), "C374"), ((".", "other"), "C100")),
         ((".", "action=delete"), "C101"),
     ],
 )

@@ -127,11 +127,8 @@ FEW = Pairs((100.0,) * 3, (120.0,) * 3)
 @pytest.mark.parametrize(
     ("challenger", "pairs", "words"),
     [
-        (None, None, "as configured"),
-        (OTHER, None, "budget="),
-        (OTHER, FEW, "budget="),
-        (OTHER, SLOWER, "10.0 % slower"),
-        (OTHER, FASTER, "120 records/s"),
+        *((None, None, "as configured"), (OTHER, None, "budget="), (OTHER, FEW, "budget=")),
+        *((OTHER, SLOWER, "10.0 % slower"), (OTHER, FASTER, "120 records/s")),
     ],
 )
 def test_the_verdict_says_what_the_pairs_prove(challenger, pairs, words):

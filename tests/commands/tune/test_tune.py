@@ -16,18 +16,11 @@ from tests.cli.command import is_one_error_line, losses, paceline
 
 TINY = ["data=synthetic", "device=cpu"]
 WRONG = [
-    (["budget=-3"], "C195"),
-    (["what=lodaer"], "C195"),
-    (["output=nowhere/x.json"], "C195"),
-    (["what=batch_size", "memory=lots"], "C195"),
-    (["memory=8G"], "C196"),
-    (["what=batch_size", "name=x"], "C196"),
-    (["parallel=ddp"], "C196"),
-    (["resume=there"], "C196"),
-    (["name=../x"], "C197"),
-    (["--multirun"], "C124"),
-    (["loader=prefech"], "C104"),
-    (["loader=plain,prefetch"], "C100"),
+    *((["budget=-3"], "C195"), (["what=lodaer"], "C195"), (["output=nowhere/x.json"], "C195")),
+    *((["what=batch_size", "memory=lots"], "C195"), (["memory=8G"], "C196")),
+    *((["what=batch_size", "name=x"], "C196"), (["parallel=ddp"], "C196")),
+    *((["resume=there"], "C196"), (["name=../x"], "C197"), (["--multirun"], "C124")),
+    *((["loader=prefech"], "C104"), (["loader=plain,prefetch"], "C100")),
 ]
 
 

@@ -172,13 +172,9 @@ def test_nothing_imports_torch_before_the_script():
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        ([], None),
-        (["steps=0", "train.py"], "C358"),
-        (["stepz=3", "train.py"], "C358"),
-        (["steps=5"], "C358"),
-        (["-x"], "C358"),
-        (["output=no/such/place.json", "train.py"], "C358"),
-        (["nowhere.py"], "C359"),
+        *(([], None), (["steps=0", "train.py"], "C358"), (["stepz=3", "train.py"], "C358")),
+        *((["steps=5"], "C358"), (["-x"], "C358")),
+        *((["output=no/such/place.json", "train.py"], "C358"), (["nowhere.py"], "C359")),
         (["-m", "no.module"], "C359"),
     ],
 )
