@@ -58,35 +58,6 @@ def test_a_text_file_named_jpg_is_named_when_training(words):
     check(done, 3, "D106", "dog/bad.jpg")
 
 
-def test_a_bad_jpeg_inside_a_store_is_named_by_dali():
-    from framework.contracts.records import Field
-    from tests.conftest import write_store
-
-    good = cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
-    fields = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
-    write_store(
-        "bad.h5",
-        {"image": [*[good] * 15, good[: len(good) // 2]], "label": np.zeros(16, np.int64)},
-        fields,
-    )
-    done = paceline(
-        *("train", "data=dali", "data.train=bad.h5", "data.val=null", "prepare=null"),
-        "model.in_channels=3",
-    )
-    check(done, 3, "D106", "bad.h5")
-
-
-def test_a_field_of_the_wrong_shape_is_refused_before_the_first_step():
-    np.savez("wide.npz", image=np.zeros((20, 3, 8, 8), np.uint8), label=np.zeros(20, np.int64))
-    assert paceline("pack", "input=arrays", "input.path=wide.npz", "output.path=wide.h5").code == 0
-    check(
-        paceline("train", "data.train=wide.h5", "model.in_channels=1"),
-        2,
-        "C155",
-        "'image' with 3 channels",
-    )
-
-
 def test_a_missing_field_is_refused_before_the_first_step():
     np.savez("odd.npz", picture=np.zeros((20, 1, 8, 8), np.uint8))
     assert paceline("pack", "input=arrays", "input.path=odd.npz", "output.path=odd.h5").code == 0
@@ -110,14 +81,3 @@ def test_dali_that_is_not_installed_is_refused(tmp_path):
     check(done, 5, "R103", "pip install")
 
 
-def test_images_of_different_sizes_are_refused():
-    image_folder("images")
-    cv2.imwrite("images/cat/9.png", np.zeros((5, 9), np.uint8))
-    check(
-        paceline("pack", "input.path=images", "pack.encode=raw", "output.path=x.h5"),
-        3,
-        "D107",
-        "cat/9.png",
-    )
-    done = paceline("train", "data=folder", "data.train=images", "data.val=null", "prepare=null")
-    check(done, 3, "D107", "transform=resize")

@@ -117,15 +117,6 @@ def test_a_resumed_run_learns_what_an_uninterrupted_run_learns():
     assert losses(Path("part")) == whole
 
 
-def test_another_dataset_is_not_resumed():
-    losses_of("run", "data=dataset", CLIPS, "max_steps=2")
-    other = ("max_steps=4", "+data.train.draws=false")
-    done = resume("run", *other)
-    assert is_one_error_line(done, "K105")
-    assert "data.train.draws" in done.err
-    assert resume("run", *other, "resume.allow=[data.train]").code == 0
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [

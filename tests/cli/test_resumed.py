@@ -159,16 +159,6 @@ def test_several_validation_sets_are_named_everywhere(linear):
     assert facts["data"].keys() == {"train", "val.clean", "val.noisy"}
 
 
-def test_another_store_in_a_set_is_other_validation_data(linear):
-    trained(*linear, "max_steps=2", "hydra.run.dir=packs")
-    folder = "outputs/data/digits"
-    trained(*linear, f"data.val={{a: {folder}/val.h5}}", "max_steps=2")
-    done = trained("resume=run", "max_steps=4", f"data.val={{a: {folder}/train.h5}}")
-    assert "validation data differs" in done.err
-    done = trained("resume=run", "max_steps=6", f"data.val={{a: {folder}/train.h5}}")
-    assert "validation data differs" not in done.err
-
-
 # --------------------------------------------------------------------------------- damaged states
 
 

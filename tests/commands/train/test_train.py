@@ -9,15 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from hydra.core.hydra_config import HydraConfig
 
 from framework.commands.train.train import _check_start, _jobs_elsewhere, _search_value
 from framework.errors import ConfigError
-from framework.system import durable
 from framework.system.run_dir import read_json, write_object
 from tests.cli.command import is_one_error_line, losses, paceline
-from tests.faults import forked
 
 SUMMARY = """
 status reason steps epochs wall_s records_per_s val best bests test spans peak_rss_bytes choices notes ranks
@@ -81,33 +78,6 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, parallel):
     assert "resume=" in ended["reason"]
     assert Path("run", ended["checkpoint"]).exists()
     assert f"after step {ended['step']}, state saved" in ended["reason"]
-
-
-def stop_at_second_state() -> None:
-    """Let the training process get a SIGTERM while it saves its second state."""
-    seen = []
-
-    def reached(point: str) -> None:
-        seen.append(point)
-        if seen.count("checkpoint.removed") == 2 and point == "checkpoint.removed":
-            signal.raise_signal(signal.SIGTERM)
-
-    durable._reached = reached
-
-
-@pytest.mark.slow
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit():
-    words = ["epochs=12", "data=lmdb", "loader=prefetch", "report_every=1", "hydra.run.dir=run"]
-    stopped = forked.paceline("train", *words, before=stop_at_second_state)
-    assert stopped.code == 75, stopped.err
-    assert paceline("train", "resume=run", "data=hdf5", "loader=stream", "workers.num=2").code == 0
-    assert paceline("train", "epochs=12", "report_every=1", "hydra.run.dir=whole").code == 0
-    assert losses(Path("run")) == losses(Path("whole"))
-    assert losses(Path("run"), "val") == losses(Path("whole"), "val")
-    some, others = (
-        torch.load(f"{name}/checkpoints/last.pt", weights_only=True) for name in ("run", "whole")
-    )
-    assert all(torch.equal(some[key], others[key]) for key in others)
 
 
 @pytest.mark.slow
