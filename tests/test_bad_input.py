@@ -40,12 +40,8 @@ def digits(ending: str) -> str:
 
 @pytest.mark.parametrize("data", ["dali", "folder"])
 def test_a_missing_file_is_named(data):
-    check(
-        paceline("train", f"data={data}", "data.train=nowhere.h5", "prepare=null"),
-        3,
-        "D101",
-        "nowhere.h5",
-    )
+    done = paceline("train", f"data={data}", "data.train=nowhere.h5", "prepare=null")
+    check(done, 3, "D101", "nowhere.h5")
 
 
 @pytest.mark.parametrize("words", [["workers.num=2", "workers.kind=process"], ["loader=plain"]])
@@ -62,12 +58,8 @@ def test_a_missing_field_is_refused_before_the_first_step():
     np.savez("odd.npz", picture=np.zeros((20, 1, 8, 8), np.uint8))
     assert paceline("pack", "input=arrays", "input.path=odd.npz", "output.path=odd.h5").code == 0
     typed = ("model.in_channels=1", "model.num_classes=2")
-    check(
-        paceline("train", "data.train=odd.h5", "augment=none", *typed),
-        2,
-        "C118",
-        "picture (1, 8, 8) (there is no 'image')",
-    )
+    done = paceline("train", "data.train=odd.h5", "augment=none", *typed)
+    check(done, 2, "C118", "picture (1, 8, 8) (there is no 'image')")
 
 
 @pytest.mark.slow
@@ -79,5 +71,3 @@ def test_dali_that_is_not_installed_is_refused(tmp_path):
     )
     done = started("train", "data=dali", PYTHONPATH=str(tmp_path / "hidden"))
     check(done, 5, "R103", "pip install")
-
-

@@ -45,17 +45,8 @@ def test_a_quick_run_compares_equal_work_and_writes_it_down(tmp_path):
     images, small = make_images(tmp_path / "images", 8, 96), make_images(tmp_path / "small", 20, 32)
     counts = ["--images-count", "80", "--small-count", "200", "--laps", "1", "--workers", "1"]
     only = ["--only", "paceline folder", "--only", "DataLoader + Pillow", "--only", "TensorDataset"]
-    done, text = run(
-        "--quick",
-        "--workloads",
-        "AD",
-        "--images",
-        str(images),
-        "--cifar",
-        str(small),
-        *counts,
-        *only,
-    )
+    words = ("--workloads", "AD", "--images", str(images), "--cifar", str(small))
+    done, text = run("--quick", *words, *counts, *only)
     assert done.returncode == 0, done.stderr
     assert "**paceline folder**" in text
     assert "DataLoader + Pillow" in text
@@ -66,37 +57,18 @@ def test_a_quick_run_compares_equal_work_and_writes_it_down(tmp_path):
 
 
 def result(name: str, role: str, number: int, rates: list[float], **facts) -> dict:
-    row = {
-        "workload": "D",
-        "filter": "-",
-        "name": name,
-        "role": role,
-        "round": number,
-        "rates": rates,
-        "first_s": 0.1,
-    }
-    checked = {
-        "records": 4,
-        "distinct": 4,
-        "shuffled": True,
-        "shape": [4, 3, 32, 32],
-        "dtype": "torch.uint8",
-        "mean": 1.0,
-    }
+    row = {"workload": "D", "filter": "-", "name": name, "role": role}
+    row |= {"round": number, "rates": rates, "first_s": 0.1}
+    checked = {"records": 4, "distinct": 4, "shuffled": True}
+    checked |= {"shape": [4, 3, 32, 32], "dtype": "torch.uint8", "mean": 1.0}
     return {**row, "memory_bytes": 1, **checked, **facts}
 
 
 def test_a_ratio_is_taken_inside_a_round(report):
-    slow_round = [
-        result("ours", "ours", 0, [2.0, 2.0, 4.0]),
-        result("a", "peer", 0, [1.0]),
-        result("b", "peer", 0, [0.5]),
-    ]
-    fast_round = [
-        result("ours", "ours", 1, [60.0]),
-        result("a", "peer", 1, [10.0]),
-        result("b", "peer", 1, [20.0]),
-    ]
+    peers = [result("a", "peer", 0, [1.0]), result("b", "peer", 0, [0.5])]
+    slow_round = [result("ours", "ours", 0, [2.0, 2.0, 4.0]), *peers]
+    peers = [result("a", "peer", 1, [10.0]), result("b", "peer", 1, [20.0])]
+    fast_round = [result("ours", "ours", 1, [60.0]), *peers]
     table = report.Table(slow_round + fast_round)
     name, best = table.best_peer("D", "-")
     assert (name, best) == ("b", {0: 1.0, 1: 20.0})

@@ -36,12 +36,8 @@ def test_an_error_survives_pickling(kind):
 
 
 def test_every_kind_has_a_letter_and_an_exit_code_of_its_own():
-    codes = [kind.exit_code for kind in KINDS] + [
-        errors.EXIT_PREEMPTED,
-        errors.EXIT_INTERRUPTED,
-        0,
-        1,
-    ]
+    codes = [*(kind.exit_code for kind in KINDS), 0, 1]
+    codes += [errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED]
     assert len(set(codes)) == len(KINDS) + 4
     assert len({kind.letter for kind in KINDS}) == len(KINDS)
 

@@ -71,12 +71,8 @@ class Slurm:
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        files = {
-            "socket": "munge.socket",
-            "pid-file": "munge.pid",
-            "log-file": "munge.log",
-            "seed-file": "munge.seed",
-        }
+        files = {"socket": "munge.socket", "pid-file": "munge.pid"}
+        files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
         options = [f"--{name}={self.folder / file}" for name, file in files.items()]
         try:
             self._start("munged", "--foreground", "--force", f"--key-file={key}", *options)

@@ -190,11 +190,8 @@ def test_a_host_that_waits_alone_says_whom_it_waits_for(tmp_path, dataset):
                 "from framework.main import main; main()"
             ),
         ]
-        ddp = [
-            "parallel=ddp",
-            "parallel.num_nodes=2",
-            f"parallel.endpoint={hosts.address(0)}:29400",
-        ]
+        words = ["parallel=ddp", "parallel.num_nodes=2"]
+        ddp = [*words, f"parallel.endpoint={hosts.address(0)}:29400"]
         done = subprocess.run(
             hosts.on(1, *words, "train", *ddp, "recipes=digits", f"dataset={dataset}"),
             cwd=tmp_path,

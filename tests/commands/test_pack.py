@@ -35,12 +35,8 @@ def test_a_folder_is_packed_in_the_order_of_its_names(output, workers):
 def test_a_store_and_a_folder_go_back_and_forth():
     words = ["output=folder", "output.path=png"]
     assert paceline("pack", "input=digits", *words).code == 0
-    assert (
-        paceline(
-            "pack", "input=folder", "input.path=png", "pack.encode=raw", "output.path=again.h5"
-        ).code
-        == 0
-    )
+    words = ("input.path=png", "pack.encode=raw", "output.path=again.h5")
+    assert paceline("pack", "input=folder", *words).code == 0
     assert paceline("pack", "input=digits", "output.path=straight.h5").code == 0
     some, others = open_store("again.h5"), open_store("straight.h5")
     every = torch.arange(1437)

@@ -65,11 +65,8 @@ def test_a_label_that_does_not_count_is_no_class():
 
 
 def test_normalization_takes_the_statistics_of_its_own_field():
-    values = numbers(
-        config(
-            augment={"parts": {"n": {"field": ["image", "other"], "mean": "auto", "std": "auto"}}}
-        )
-    )
+    block = {"field": ["image", "other"], "mean": "auto", "std": "auto"}
+    values = numbers(config(augment={"parts": {"n": block}}))
     assert values == {
         "augment.parts.n.mean": [0.1, 0.2, 0.3],
         "augment.parts.n.std": [0.4, 1.0, 0.6],

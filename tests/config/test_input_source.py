@@ -73,12 +73,8 @@ RANGES = [ItemRange(0, 0, 5), ItemRange(1, 5, 7)]
 def test_files_are_read_in_order_part_by_part(workers):
     source = source_of(images(), FIELDS, RANGES, workers=workers)
     batches = [micro.batch for micro in source.batches(0)]
-    assert [batch["image"][:, 0, 0, 0].tolist() for batch in batches] == [
-        [0, 1],
-        [2, 3],
-        [4],
-        [5, 6],
-    ]
+    numbers = [batch["image"][:, 0, 0, 0].tolist() for batch in batches]
+    assert numbers == [[0, 1], [2, 3], [4], [5, 6]]
     assert [batch[input_source.PART] for batch in batches] == [0, 0, 0, 1]
     assert source.parts[1].store.key(0) == "5.png"
     assert "decode" in source.stages()
@@ -276,12 +272,8 @@ def test_other_kinds_of_predictions_come_as_dicts():
     (boxes,) = as_dicts(prediction.PredictedBoxes([scored]), None, ["a", "b"])
     assert boxes["classes"] == ["b"]
     assert next(as_dicts(prediction.PredictedTexts(["x"]), None, [])) == {"text": "x"}
-    assert next(as_dicts(prediction.PredictedNumbers(torch.ones(1, 2)), None, []))[
-        "numbers"
-    ].tolist() == [
-        1,
-        1,
-    ]
+    (numbers,) = as_dicts(prediction.PredictedNumbers(torch.ones(1, 2)), None, [])
+    assert numbers["numbers"].tolist() == [1, 1]
     pixels = input_source.as_pixels(prediction.PredictedImages(torch.tensor([[[[0.0, 1.0]]]])))[0]
     assert pixels.tolist() == [[[0], [255]]]
 

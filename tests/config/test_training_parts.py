@@ -523,11 +523,8 @@ def test_a_loader_without_a_length_needs_a_number_of_batches():
 # ------------------------------------------------------------------------------ parts and phases
 
 IN_PARTS = "optim.parts={body: {match: features, lr: 0.5}, head: {match: head, no_decay: [bias]}}"
-IN_TURN = (
-    "objective=null",
-    "+objective._target_=tests.train.phased.InTurn",
-    "allow_targets=[tests]",
-)
+PHASES = "+objective._target_=tests.train.phased.InTurn"
+IN_TURN = ("objective=null", PHASES, "allow_targets=[tests]")
 
 
 def phased(*words):

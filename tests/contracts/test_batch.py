@@ -10,12 +10,8 @@ from tests.simulated_cuda.tensors import CUDA
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
-BATCH = {
-    "index": torch.arange(3),
-    "image": torch.ones(3, 1, 2, 2),
-    "name": ["a", "b", "c"],
-    "origin": "here",
-}
+BATCH = {"index": torch.arange(3), "image": torch.ones(3, 1, 2, 2)}
+BATCH |= {"name": ["a", "b", "c"], "origin": "here"}
 
 
 class Pair(NamedTuple):

@@ -59,12 +59,8 @@ def test_packing_is_a_command_for_each_split():
 
 def test_training_reads_what_was_packed():
     verdict = Verdict("r", "s", "w", 2.0, ("workers.num=2",), REPACK)
-    assert verdict.words == [
-        "data=hdf5",
-        "data.train=packed.h5",
-        "data.val=val-packed.h5",
-        "workers.num=2",
-    ]
+    stores = ["data=hdf5", "data.train=packed.h5", "data.val=val-packed.h5"]
+    assert verdict.words == [*stores, "workers.num=2"]
 
 
 def test_several_validation_sets_are_packed_one_by_one():

@@ -193,14 +193,8 @@ BESIDE = {"others_cores": 2.0, "own_cores": 2.0, "waited_cores": 2.0}
 SLOW_DISK = host.DiskRate(5e6, 6e6)
 FAR_DISK = host.DiskRate(5e6, 35e6)
 # Reading a record of 50 kB at 5 MB/s takes 10 ms.
-WAITING = {
-    "read": 100.0,
-    "read_cores": 0.05,
-    "prepare": 80.0,
-    "prepare_cores": 0.2,
-    "whole": 80.0,
-    "wait": 0.9,
-}
+WAITING = {"read": 100.0, "read_cores": 0.05, "prepare": 80.0, "prepare_cores": 0.2}
+WAITING |= {"whole": 80.0, "wait": 0.9}
 HDF5 = {"form": "hdf5", "cached": 0.1}
 
 

@@ -161,12 +161,8 @@ def zipped(*members: tuple[str, bytes]) -> bytes:
 def good_and_bad() -> bytes:
     """Return an archive with two members of one name, of which readers read either."""
     evil = pickle.dumps(Reduced(os.system, TOUCH), 2)
-    return zipped(
-        ("x/data.pkl", pickle.dumps({}, 2)),
-        ("x/data.pkl", evil),
-        ("x/version", b"3\n"),
-        ("x/byteorder", b"little"),
-    )
+    whole = (("x/data.pkl", pickle.dumps({}, 2)), ("x/data.pkl", evil))
+    return zipped(*whole, ("x/version", b"3\n"), ("x/byteorder", b"little"))
 
 
 def tarred() -> bytes:

@@ -189,14 +189,9 @@ def test_r7_a_store_without_permission_is_named_as_that():
     Path(path).chmod(0)
     done = forked.paceline("inspect", path, before=forked.no_privileges)
     assert done.code in (3, 5)
-    assert forked.is_one_line(
-        done,
-        "D101" if done.code == 3 else "R101",
-        done.code,
-        path,
-        "cannot be read",
-        "Permission denied",
-    )
+    number = "D101" if done.code == 3 else "R101"
+    words = (path, "cannot be read", "Permission denied")
+    assert forked.is_one_line(done, number, done.code, *words)
 
 
 def test_a_pipe_is_not_opened():

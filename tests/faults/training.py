@@ -278,11 +278,8 @@ def killed_and_started_again(place: Place, draw: random.Random) -> str:
             len(ranks_of(command.pid)) == 2 and ranks_of(command.pid) != ranks
         )
         good(command.wait())
-    return (
-        difference(place, "ddp")
-        if again
-        else f"not at work again {time.monotonic() - start:.0f} s later"
-    )
+    late = f"not at work again {time.monotonic() - start:.0f} s later"
+    return difference(place, "ddp") if again else late
 
 
 def one_killed_while_they_meet(place: Place, draw: random.Random) -> str:

@@ -36,12 +36,8 @@ class Input(InputTraits):
     def read(self, start, stop):
         items = np.arange(start, stop)
         if self.bad & set(items.tolist()):
-            raise DataError(
-                106,
-                f"item {min(self.bad & set(items.tolist()))}",
-                "not a readable image",
-                "mend it",
-            )
+            name = f"item {min(self.bad & set(items.tolist()))}"
+            raise DataError(106, name, "not a readable image", "mend it")
         if self.deadly & set(items.tolist()) and os.getpid() != self.spared:
             os.kill(os.getpid(), signal.SIGKILL)
         images = (

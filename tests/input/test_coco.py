@@ -18,14 +18,8 @@ CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "car"}]
 def _object(number, image, box, category=18, **more):
     x, y, width, height = box
     polygon = [x, y, x + width, y, x + width, y + height, x, y + height]
-    return {
-        "id": number,
-        "image_id": image,
-        "bbox": list(box),
-        "category_id": category,
-        "segmentation": [polygon],
-        **more,
-    }
+    known = {"id": number, "image_id": image, "category_id": category}
+    return {**known, "bbox": list(box), "segmentation": [polygon], **more}
 
 
 OBJECTS = [

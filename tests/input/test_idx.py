@@ -14,11 +14,8 @@ LABELS = np.array([3, 0, 9, 1, 1], np.uint8)
 
 
 def _idx(array, kind=8):
-    return (
-        bytes([0, 0, kind, array.ndim])
-        + struct.pack(f">{array.ndim}I", *array.shape)
-        + array.tobytes()
-    )
+    shape = struct.pack(f">{array.ndim}I", *array.shape)
+    return bytes([0, 0, kind, array.ndim]) + shape + array.tobytes()
 
 
 def _write(name, data, zipped=False):

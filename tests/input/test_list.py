@@ -21,13 +21,8 @@ def _input(text, name="in/list.csv", columns=None, **options):
     for number in range(4):
         Path(f"in/{number}.jpg").write_bytes(jpeg(number))
     Path(name).write_bytes(text if isinstance(text, bytes) else os.fsencode(text))
-    usual = {
-        "header": True,
-        "root": None,
-        "allow_outside": False,
-        "classes": None,
-        "label_pattern": None,
-    }
+    usual = {"header": True, "root": None, "allow_outside": False}
+    usual |= {"classes": None, "label_pattern": None}
     return ListInput(name, columns=columns, **{**usual, **options})
 
 

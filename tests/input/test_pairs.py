@@ -50,11 +50,8 @@ def test_files_are_matched_by_what_the_wildcards_stand_for(blurry, sharp, keys):
 
 
 def test_unmatched_names_are_listed():
-    _write(
-        *(f"in/blurry/{number:02d}.png" for number in range(14)),
-        "in/sharp/13.png",
-        "in/sharp/z.png",
-    )
+    _write(*(f"in/blurry/{number:02d}.png" for number in range(14)))
+    _write("in/sharp/13.png", "in/sharp/z.png")
     with pytest.raises(
         DataError,
         match=r"D160.*14 unmatched names: "

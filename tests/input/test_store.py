@@ -219,12 +219,8 @@ def test_a_function_gets_values_as_it_may_return_them():
     _ = StoreInput(path, add=look).manifest
     record = given[0]
     assert list(record) == ["key", *fields]
-    assert [record[name] for name in ("key", "image", "note", "blob")] == [
-        "k0",
-        jpeg(0),
-        "ü",
-        b"\xff\0",
-    ]
+    values = [record[name] for name in ("key", "image", "note", "blob")]
+    assert values == ["k0", jpeg(0), "ü", b"\xff\0"]
     assert record["points"].tolist() == points.tolist()
 
 

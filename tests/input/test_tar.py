@@ -61,11 +61,8 @@ def test_fields_choose_members_and_leave_the_others():
     fields = {"image": "jpg", "mask": "seg.png", "x": ".npy", "score": "score.txt", "label": "cls"}
     records, _ = _all(_input(members, fields=fields))
     assert records["mask"] == [jpeg(5)]
-    assert (records["x"].tolist(), records["score"].tolist(), records["label"].tolist()) == (
-        [[0, 1, 2]],
-        [0.5],
-        [2],
-    )
+    values = [records[name].tolist() for name in ("x", "score", "label")]
+    assert values == [[[0, 1, 2]], [0.5], [2]]
 
 
 def test_a_member_that_nobody_asked_for_is_not_ignored_without_a_word():
@@ -120,14 +117,8 @@ def test_links_and_devices_are_left_out_and_counted():
         kind.decode()
         for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)
     ]
-    source = _input(
-        [
-            ("dir", tarfile.DIRTYPE.decode()),
-            *PAIR,
-            *((f"l{kind}.jpg", kind) for kind in kinds),
-            ("README", b"hello"),
-        ]
-    )
+    members = [("dir", tarfile.DIRTYPE.decode()), *PAIR, ("README", b"hello")]
+    source = _input([*members, *((f"l{kind}.jpg", kind) for kind in kinds)])
     assert source.manifest.num_records == 2
     assert "(5 members left out" in source.manifest.source
 

@@ -129,21 +129,14 @@ def test_a_validation_report_goes_by_as_it_is_and_asks_nobody():
 def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
-    printed = iter(
-        [
-            {"cpu_cores": 4.0, "peak_rss_bytes": 7.0},
-            {"cpu_cores": 1.0, "peak_rss_bytes": 9.0, "gpu_busy_share": 0.5},
-        ]
-    )
+    first = {"cpu_cores": 4.0, "peak_rss_bytes": 7.0}
+    printed = iter([first, {"cpu_cores": 1.0, "peak_rss_bytes": 9.0, "gpu_busy_share": 0.5}])
     sink = measured([], LoaderStats({}, None, 0), usage=lambda: next(printed))
     now[0] = 101.0
     sink.write(report(1))
     now[0] = 104.0
-    assert sink.usage() == {
-        "cpu_cores": (1 * 4.0 + 3 * 1.0) / 4,
-        "gpu_busy_share": 0.5,
-        "peak_rss_bytes": 9.0,
-    }
+    means = {"cpu_cores": (1 * 4.0 + 3 * 1.0) / 4, "gpu_busy_share": 0.5}
+    assert sink.usage() == {**means, "peak_rss_bytes": 9.0}
 
 
 def test_shares_of_what_batches_held_are_reported_and_summed_up():

@@ -13,12 +13,8 @@ from framework.system.safe_text import SafeConsole
 from tests.fakes import span
 
 SPANS = {"wait": span(0.25), "forward": span(0.75)}
-USAGE = {
-    "peak_rss_bytes": 1.5 * 2**30,
-    "peak_device_bytes": 3.25 * 2**30,
-    "gpu_busy_share": 0.5,
-    "workers_cpu_cores": 1.25,
-}
+USAGE = {"peak_rss_bytes": 1.5 * 2**30, "peak_device_bytes": 3.25 * 2**30}
+USAGE |= {"gpu_busy_share": 0.5, "workers_cpu_cores": 1.25}
 TRAIN = Report("train", 3, 1, {"loss": 0.5}, 1234.0, SPANS, 0.1, epoch_left=1280, left_s=3723.4)
 VAL = Report("val", 4, 2, {"accuracy": 0.75, "loss": 0.125}, 1000.0, {}, 0.1)
 

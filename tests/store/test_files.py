@@ -18,12 +18,8 @@ from tests.contract.cases import jpeg, write_parquet, write_tar
 
 def test_a_digest_samples_names_sizes_and_contents():
     content = np.random.default_rng(0).bytes(2 * files.PIECES * files.PIECE_BYTES)
-    changes = {
-        "same": content,
-        "first": b"x" + content[1:],
-        "last": content[:-1] + b"x",
-        "longer": content + b"x",
-    }
+    changes = {"same": content, "first": b"x" + content[1:]}
+    changes |= {"last": content[:-1] + b"x", "longer": content + b"x"}
     for name, data in changes.items():
         Path(name).write_bytes(data)
     assert len({files.sampled_digest([name]) for name in changes}) == len(changes)

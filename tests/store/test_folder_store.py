@@ -72,11 +72,8 @@ def test_a_text_file_named_like_an_image_is_reported(data):
 
 
 def test_a_written_folder_has_one_subfolder_per_class_and_files_by_record():
-    assert _written(["cat", "dog"], [1, 0, 1]) == {
-        "dog/000000000.png",
-        "cat/000000001.png",
-        "dog/000000002.png",
-    }
+    names = {"dog/000000000.png", "cat/000000001.png", "dog/000000002.png"}
+    assert _written(["cat", "dog"], [1, 0, 1]) == names
 
 
 @pytest.mark.parametrize("name", [".", "..", "", "a/b", ".hidden"])

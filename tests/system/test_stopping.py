@@ -200,13 +200,8 @@ def test_a_signal_on_the_way_out_changes_nothing():
         + "import atexit\natexit.register(strike)\nconsole._dispatch = lambda _: 3\nconsole.main()"
     )
     environment = {**os.environ, "PYTHONPATH": ROOT}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
+    words, pipes = [sys.executable, "-c", program], {"capture_output": True, "text": True}
+    done = subprocess.run(words, **pipes, check=False, env=environment)
     assert (done.returncode, done.stderr) == (3, "")
 
 

@@ -11,11 +11,8 @@ def long_run(state=None, **parts):
     """Train three epochs with all that has a state: dropout, momentum, average, schedule."""
     plan = {"epochs": 3, "ema": 0.9, "schedule": OneCycle(0.3, 0.1), "report_every": 3}
     order = {"shuffle": True, "accumulate": 2}
-    parts = {
-        "checkpoints": fakes.FakeCheckpoints(),
-        "val": fakes.FakeLoader(fakes.make_data(6), 4),
-        **parts,
-    }
+    val = fakes.FakeLoader(fakes.make_data(6), 4)
+    parts = {"checkpoints": fakes.FakeCheckpoints(), "val": val, **parts}
     model = fakes.make_model(dropout=0.3)
     trainer = fakes.make_trainer(fakes.make_data(18), 4, model=model, order=order, **plan, **parts)
     if state is not None:

@@ -103,11 +103,8 @@ def test_lists_that_no_ranks_can_join_are_refused():
 
 def test_a_class_without_records_is_left_out_and_named():
     printed = []
-    kinds = {
-        "recall": MulticlassRecall(3),
-        "auroc": MulticlassAUROC(3),
-        "precision": MulticlassAveragePrecision(3),
-    }
+    kinds = {"recall": MulticlassRecall(3), "auroc": MulticlassAUROC(3)}
+    kinds["precision"] = MulticlassAveragePrecision(3)
     metrics = TorchMetrics(kinds, ONE, printed.append, ["cat", "dog", "cow"])
     guess, target = predictions()
     target = target % 2

@@ -241,11 +241,8 @@ def test_under_torchrun_it_is_printed_once(environment):
 
 @pytest.mark.slow
 def test_without_a_slow_rank_one_of_them_is_diagnosed_alone(environment):
-    data_waits = [
-        "+model.seconds=0",
-        "transform=function",
-        "transform.function._target_=own_net.slow",
-    ]
+    slow = "transform.function._target_=own_net.slow"
+    data_waits = ["+model.seconds=0", "transform=function", slow]
     with open("own_net.py", "a") as file:
         file.write("\n\ndef slow(record, rng):\n    time.sleep(0.003)\n    return record\n")
     done = diagnosed(environment, *data_waits, "workers.num=0", "loader=plain")

@@ -35,15 +35,8 @@ def _directory(files, num_records=4):
     shards = []
     for number in range(files):
         Path(f"store/{number:06d}.h5").write_bytes(Path(path).read_bytes())
-        shards.append(
-            Shard(
-                f"{number:06d}.h5",
-                num_records,
-                Path(path).stat().st_size,
-                "ab" * 32,
-                manifest.digest,
-            )
-        )
+        size = Path(path).stat().st_size
+        shards.append(Shard(f"{number:06d}.h5", num_records, size, "ab" * 32, manifest.digest))
     Path("store/manifest.json").write_text(
         file_store.to_json(replace(manifest, num_records=files * num_records, shards=shards))
     )

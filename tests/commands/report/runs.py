@@ -17,13 +17,8 @@ SPANS_S = {
     "optimizer": 0.5e-3,
     "report": 0.1e-3,
 }
-MACHINE = {
-    "platform": "Linux",
-    "processor": "a processor",
-    "num_cores": 2,
-    "memory_bytes": 2**34,
-    "gpus": [],
-}
+MACHINE = {"platform": "Linux", "processor": "a processor", "num_cores": 2}
+MACHINE |= {"memory_bytes": 2**34, "gpus": []}
 
 
 def lines_of(num_steps: int = 40, every: int = 4, slow: float = 1.0) -> list[dict]:

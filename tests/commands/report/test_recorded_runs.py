@@ -135,11 +135,8 @@ def test_repeats_of_a_cell_are_one_run_with_their_median(tmp_path):
 
 
 def test_cells_that_cannot_be_or_failed_say_why(tmp_path):
-    lines = [
-        cell(100.0, data="a"),
-        {"cell": {"data": "b"}, "illegal": "no CUDA"},
-        {"cell": {"data": "c"}, "repeat": 0},
-    ]
+    illegal = {"cell": {"data": "b"}, "illegal": "no CUDA"}
+    lines = [cell(100.0, data="a"), illegal, {"cell": {"data": "c"}, "repeat": 0}]
     runs = read_bench(make_bench(tmp_path / "b.jsonl", lines, [{"data": "z"}]))
     assert [(run.status, run.reason) for run in runs] == [
         ("unfinished", "not measured: the bench was stopped, or is running"),

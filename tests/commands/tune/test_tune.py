@@ -42,12 +42,8 @@ def test_own_keys_are_taken_and_the_rest_is_the_runs():
     words = ["recipes=digits", "budget=30", "name=x", "force=true", "batch_size=64"]
     request = parse(["--config-dir", "my", *words])
     assert request.words == ("recipes=digits", "batch_size=64")
-    assert (request.budget, request.name, request.force, request.config_dir) == (
-        30.0,
-        "x",
-        True,
-        "my",
-    )
+    assert (request.budget, request.name) == (30.0, "x")
+    assert (request.force, request.config_dir) == (True, "my")
     assert recipe_path(request) == Path("my/recipes/tuned/x.yaml")
     assert parse(["what=batch_size", "memory=500M"]).memory == 500 << 20
 

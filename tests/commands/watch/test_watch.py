@@ -150,12 +150,8 @@ def test_a_report_that_fails_changes_no_exit_code(error, words):
 def test_under_torchrun_rank_0_reports():
     script = write_loop("torch.distributed.init_process_group('gloo') if not epoch else None")
     words = ["--standalone", "--nproc-per-node", "2", "-m", "framework", "watch", script]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-m", "torch.distributed.run", *words]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("paceline watch: ") == 1
     assert "figures of rank 0 of 2" in done.stderr
