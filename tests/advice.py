@@ -1,8 +1,4 @@
-"""Try what errors advise: each command that the tests refuse runs again with the advised words.
-
-``tests/test_advice.py`` asks for it by the environment variable ``PACELINE_TRY_ADVICE``, the file
-in which the results are collected.
-"""
+"""Try what errors advise, if ``tests/test_advice.py`` asks: run refused commands as advised."""
 
 import json
 import os
@@ -48,10 +44,7 @@ class Tried(NamedTuple):
 
 
 def try_advice(words: tuple[str, ...], line: str, again: Callable[[list[str]], str]) -> None:
-    """Run a refused command in each way that the line of its error names.
-
-    ``again`` runs a command, and returns the line of its error, or "".
-    """
+    """Run a refused command as its error names; ``again`` returns the line of an error, or ""."""
     error = LINE.match(line)
     if error is None or ASKED not in os.environ:
         return

@@ -54,10 +54,7 @@ def _threads() -> set[threading.Thread]:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was collected out of later garbage collections.
-
-    Each would look at millions of objects, and in a forked child copy the pages that they are in.
-    """
+    """Keep what was collected, millions of objects, out of later garbage collections."""
     gc.collect()
     gc.freeze()
 
@@ -68,11 +65,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name a value that has no plain name of its own after its argument; pytest numbers them.
-
-    Bytes may hold the time of day, a path the folder of this clone, and a lambda has no name. Short
-    printable texts and everything else keep the ids that pytest gives them.
-    """
+    """Name a value without a plain name that never changes (bytes, lambdas) by its argument."""
     if isinstance(val, str):
         plain = len(val) <= 60 and val.isprintable() and not val.startswith("/")
         return None if plain else argname
@@ -82,10 +75,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Let a test draw the same numbers whatever ran before it, so that a failure can be repeated.
-
-    This comes before all fixtures, since those of a module may draw, too.
-    """
+    """Let a test and its fixtures draw the same numbers, so that a failure can be repeated."""
     random.seed(0)
     torch.manual_seed(0)
 
@@ -131,10 +121,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def police(tmp_path, monkeypatch):
-    """Run each test in its own directory, and fail it if it leaves something behind.
-
-    Checked are threads, processes, shared memory, temporary files and the hook for exceptions.
-    """
+    """Run each test in its own directory, and fail it if it leaves anything behind."""
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)  # an earlier test may have trained; other numbers add in other orders
     before = children_of_this_process(), _threads(), _shared_memory()

@@ -11,11 +11,7 @@ from typing import Any
 
 
 def forked(work: Callable[..., Any], *arguments: Any) -> ForkProcess:
-    """Start a forked process that calls ``work``.
-
-    A new thread forks it. If the current thread has used OpenMP, its team of threads does not exist
-    in the child, and the child would wait for it.
-    """
+    """Start a process that calls ``work``, from a thread without a team of OpenMP to wait for."""
     process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
     starter = threading.Thread(target=process.start)
     starter.start()

@@ -1,8 +1,4 @@
-"""Check that pytest collects the same tests in every process: ``python -m tests.same_collection``.
-
-Processes of xdist that collect different tests end with an error. So nothing in the id of a
-parameter may depend on the time, a hash seed, an address or a folder.
-"""
+"""Check that processes collect the same tests: ``python -m tests.same_collection``."""
 
 import os
 import subprocess

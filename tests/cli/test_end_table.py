@@ -107,11 +107,7 @@ def test_a_sweep_has_the_share_of_waiting_of_each_job(tmp_path, capsys):
 
 
 def sweep(folder, rates, load=0.1, takes_turns=True):
-    """Write jobs of a sweep over loaders and seeds, and return them.
-
-    ``rates`` maps a loader to records per second, a job each. Beside each job, other programs
-    keep ``load`` cores more busy than beside the one before.
-    """
+    """Write a sweep: jobs of ``rates`` by loader, each beside ``load`` cores more of others."""
     jobs = [
         (loader, seed, loader_rates[seed])
         for seed in range(max(map(len, rates.values())))

@@ -24,11 +24,7 @@ CODES = (2, 3, 4, 5, 6, 7, 8)  # docs/errors.md
 
 
 def guarded(work: Callable[..., str], *arguments: object, wait_s: float = WAIT_S) -> str:
-    """Run ``work`` in a forked process, which prints to the files ``out`` and ``err``.
-
-    Returns:
-        What ``work`` returns, "" or a line, or else how its process ended.
-    """
+    """Run ``work`` in a forked process. Return its result, "" or a line, or how it ended."""
     receive, send = multiprocessing.Pipe(duplex=False)
     child = forked(_do, work, arguments, send)
     send.close()
@@ -78,11 +74,7 @@ def fill_memory_with(byte: int) -> None:
 
 
 def answered(*words: str) -> str:
-    """Run ``paceline WORDS`` inside ``guarded``.
-
-    Returns:
-        "" if the command succeeds or says in one line what is wrong, else what happened.
-    """
+    """Run ``paceline WORDS`` guarded. Return "" if it succeeds or refuses in one line."""
     code = run([*words])
     text = Path("err").read_text(errors="replace")
     lines = [line for line in text.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]

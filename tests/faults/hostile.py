@@ -1,8 +1,4 @@
-"""Checkpoints, configurations, stores and archives that try to execute code or to follow a path.
-
-Each of them leaves a canary if it succeeds. ``attempt`` plants one, gives it to the real command,
-and returns what went wrong.
-"""
+"""Files that try to execute code or to follow a path, and leave a canary if they succeed."""
 
 import io
 import json

@@ -1,9 +1,4 @@
-"""Mutated inputs of every kind, each read in a process of its own.
-
-Each must give the right result or one line, without a crash, a hang or high memory use. The inputs
-are images (for every decoder and for packing), stores, other inputs of packing, recipes, and
-checkpoints with valid checksums.
-"""
+"""Mutated inputs of every kind, each read in a process: the right result or one line."""
 
 import io
 import os

@@ -8,10 +8,7 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """A classifier with dropout, batch norm, and noise from Python, NumPy and torch.
-
-    It maps float [B, in_channels, 8, 8] to logits [B, num_classes].
-    """
+    """A classifier [B, in_channels, 8, 8] with dropout and noise of Python, NumPy and torch."""
 
     def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
         super().__init__()

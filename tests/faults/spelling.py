@@ -1,9 +1,4 @@
-"""Misspell one letter of a key, group, choice, recipe or option.
-
-The answer must be one line that contains the right word, printed before torch is imported. Keys are
-drawn from the whole composed tree, with any choices in its groups. Up to one in fifty answers may
-lack the right word. These are printed, and the table's note gives the share of right words.
-"""
+"""Misspell a letter of any key, group, choice or option: one line must have the right word."""
 
 import io
 import random

@@ -81,13 +81,7 @@ main()
 
 
 class Started:
-    """A command as a user starts it: a new interpreter that leads its own process group.
-
-    Args:
-        words: The command line.
-        program: Python code instead of ``-m framework``.
-        prefix: The words of a command that replaces itself by the command.
-    """
+    """A command in a new interpreter; ``program`` is code to run instead, ``prefix`` runs it."""
 
     def __init__(
         self, words: Sequence[str], program: str | None = None, prefix: Sequence[str] = ()
@@ -191,18 +185,7 @@ def words_of(way: Way, place: Path) -> list[str]:
 
 
 def is_survived(place: Path, way: Way, took_s: float, twice: bool, draw: random.Random) -> str:
-    """Signal one start at a random moment and look at what is left.
-
-    Args:
-        place: What ``make_place`` has made.
-        way: The command.
-        took_s: How long it takes to its end.
-        twice: Whether the same command is run again, to its end.
-        draw: Draws the moment and the signal.
-
-    Returns:
-        What went wrong, or nothing.
-    """
+    """Signal one start at a random moment, if ``twice`` start again, and say what is wrong."""
     number, moment_s = draw.choice(NUMBERS), draw.uniform(0, took_s)
     return wrong(place, way, number, moment_s, twice)
 
@@ -255,11 +238,7 @@ def fault_of(done: Done, number: int) -> str:
 
 
 def left_behind(started: Started, code: int, before: set[str], place: Path, way: Way) -> str:
-    """Return what a command has left behind.
-
-    Checked are processes, and temporary files and locks in its folder, in ``place``, in its own
-    temporary folder and in /dev/shm.
-    """
+    """Return what a command has left: processes, temporary files and locks in any place."""
     if pids := started.settled():
         return f"processes left: {pids}"
     files = [str(path) for folder in (Path.cwd(), place) for path in folder.rglob("*")]
@@ -357,17 +336,7 @@ def _ended(commands: list[Started]) -> Generator[None]:
 
 
 def is_stopped(begin: Begin, place: Path, start_s: float, draw: random.Random) -> str:
-    """Signal a run at a random moment, and return what is wrong with its end.
-
-    Before the first step, all hosts get the signal, as from a scheduler. Later any of them may get
-    it, and all have to stop.
-
-    Args:
-        begin: Starts the run.
-        place: What ``make_place`` has made.
-        start_s: How long the run takes to its first step.
-        draw: Draws the moment, the signal and the processes that get it.
-    """
+    """Signal a run of hosts at a random moment, and return what is wrong with its end."""
     number = draw.choice(NUMBERS)
     os.environ["OMP_NUM_THREADS"] = "1"
     with begin(place, draw) as commands:

@@ -1,8 +1,4 @@
-"""Kill a training in many ways and at any moment, and continue it with ``resume=``.
-
-Every bit must be the same as in an undisturbed run. The model draws from all generators. Each start
-uses another store, loader and number of workers.
-"""
+"""Kill a training in any way and resume it in another way: every bit must be the same."""
 
 import json
 import os
@@ -194,10 +190,7 @@ def killed_while_saving(place: Place, point: str, draw: random.Random) -> str:
 
 
 def stopped_by_signal(place: Place, draw: random.Random) -> str:
-    """Send SIGTERM or SIGUSR1 at a random moment.
-
-    The run must have saved the state of its last step, unless it had none to save.
-    """
+    """Stop a run by a random signal: it must save the state of its last step, if any."""
     precision = draw.choice(precisions_of(place))
     number = draw.choice((signal.SIGTERM, signal.SIGUSR1))
     with Command(*next_start(place, precision, draw)) as command:

@@ -24,11 +24,7 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
 
 class Time:
-    """A clock that a test advances, and a device that does the work that the host has launched.
-
-    Its events are like ``torch.cuda.Event``: an event has passed once the device has done
-    everything that was launched before it.
-    """
+    """A clock that a test advances, and a device whose events are like ``torch.cuda.Event``."""
 
     def __init__(self, monkeypatch):
         self.now, self.done_at, self.made, self.waited = 100.0, 100.0, 0, 0
@@ -114,11 +110,7 @@ def step(clock, time, *seconds):
 
 
 def cuda_step(clock, time, wait=0.0, device=0.0, report=0.0):
-    """Mark one step. All times are in seconds.
-
-    The host waits for data for ``wait``, launches at once, and reports for ``report``. The device
-    works for ``device``: one half forward, the other half backward.
-    """
+    """Mark a step of waiting, reporting and the device's work, half of it forward, in s."""
     time.work(wait)
     clock.mark("wait")
     for name in ("copy", "forward", "backward", "optimizer"):

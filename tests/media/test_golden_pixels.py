@@ -1,8 +1,4 @@
-"""The one rule for images, checked with our decoder, Pillow's and DALI's.
-
-Lossless files give exactly the pixels that they were made from. All JPEG decoders that use
-libjpeg-turbo give the same pixels. Computed colors (CMYK, gray) agree within 1 level.
-"""
+"""The one rule for images: exact pixels, or computed colors within 1, from every decoder."""
 
 import struct
 from io import BytesIO

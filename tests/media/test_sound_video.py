@@ -114,11 +114,7 @@ MOST = 1 << 20
 
 
 def video(count=12, size=(32, 48), rate=25, form="mp4", codec="libx264", times=None):
-    """Return the bytes of a file that PyAV wrote.
-
-    Frame i has the level 8 * i, and 40 more at the left. ``times`` has the number of each frame on
-    the clock of ``rate``.
-    """
+    """Return a file of PyAV: frame i has level 8 * i, 40 more at the left, at ``times[i]``."""
     file = io.BytesIO()
     with av.open(file, "w", format=form) as container:
         stream = container.add_stream(codec, rate=rate)

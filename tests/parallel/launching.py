@@ -18,11 +18,7 @@ def launched(program, folder, count=2):
 
 
 def of_two_ranks(program, tmp_path_factory):
-    """Return what each of two ranks found in a program of ``ALL``.
-
-    The ranks run all of these programs. They start once for all tests of a session, since the
-    processes of xdist share the folder.
-    """
+    """Return what each of two ranks found; they run ``ALL`` programs once for all tests."""
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if folder.name.startswith("popen-") else folder) / "two_ranks"
     folder.mkdir(exist_ok=True)

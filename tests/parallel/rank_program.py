@@ -321,11 +321,7 @@ class Blocks(nn.Module):
 
 
 def sharded(_):
-    """Return the facts of a step of two passes, sharded, beside the gradients of ddp.
-
-    The facts also say how much of the model this rank keeps, and whether a state that was gathered,
-    sharded and gathered again is the same.
-    """
+    """Return facts of two sharded passes beside ddp's gradients, of memory and of states."""
     ranks = fsdp.ShardedParallel(2, False, timeout_s=60.0, unit_parameters=100, device=CPU)
     torch.manual_seed(0)
     expected = flat(Blocks().parameters())

@@ -134,9 +134,7 @@ def test_it_leaves_weights_statistics_gradients_and_generators_as_they_were():
 
 @pytest.mark.slow
 def test_three_ranks_that_go_on_learn_the_same_bits(tmp_path):
-    """From three on a sum's last bit depends on its order, and so on how DDP has arranged its
-    buckets: here several, which it arranges anew.
-    """
+    """From three on, a sum depends on its order, so on DDP's buckets: here several."""
     words = [
         *("train", "parallel=ddp", "parallel.num_processes=3", "parallel.bucket_mb=0.02"),
         *("batch_size=96", "epochs=2"),

@@ -162,11 +162,7 @@ class Cache:
 
 
 class DeviceAllocator(Cache):
-    """Caches blocks by stream and size.
-
-    Memory that only its own stream has used is reused at once, since work on it is in order.
-    Memory recorded on other streams is reused after what these have queued when it is freed.
-    """
+    """Caches blocks by stream and size; recorded streams delay the use of freed ones."""
 
     def __init__(self, device: "Device") -> None:
         super().__init__()
@@ -193,10 +189,7 @@ class _Pages(np.ndarray):
 
 
 class PinnedAllocator(Cache):
-    """Caches page-locked memory by size, rounded up to a power of two.
-
-    Memory is reused after the copies that were queued from it or to it.
-    """
+    """Caches page-locked memory by powers of two; copies that are queued delay its use."""
 
     def __init__(self, device: "Device") -> None:
         super().__init__()

@@ -34,10 +34,7 @@ class Driver:
     def cuMemcpyBatchAsync(
         self, targets: Any, sources: Any, sizes: Any, count: Any, *options: Any
     ) -> int:
-        """Queue the copies.
-
-        Like the real driver, refuse the default stream and memory that is not locked.
-        """
+        """Queue the copies; refuse the default stream and unlocked memory as the driver does."""
         stream = options[-1].value
         if not stream:
             return INVALID_HANDLE

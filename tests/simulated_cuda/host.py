@@ -1,8 +1,4 @@
-"""What runs on the host beside the simulated device: loaders, a producer, steps, and their checks.
-
-A work is a function of a store's path and the device. It returns whether its numbers are those of
-the CPU.
-"""
+"""Loaders, a producer and steps beside the simulated device, and checks against the CPU."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -82,11 +78,7 @@ class AheadInTurns:
 
 
 class FakePipeline:
-    """A pipeline of DALI that reuses the memory of an output as early as it may.
-
-    It works in a stream of its own. ``run`` waits for its batch, and the next ``run`` lets it write
-    over the one before.
-    """
+    """A pipeline of DALI in its own stream, whose next ``run`` writes over the one before."""
 
     def __init__(self, make_inputs: Callable[[], tuple[Any, ...]], largest: int) -> None:
         self._make_inputs = make_inputs

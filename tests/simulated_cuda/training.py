@@ -94,10 +94,7 @@ def train(
     mark: Callable[[str], None] = lambda _: None,
     anew_at: int | None = None,
 ) -> list[float]:
-    """Train on a loader's batches. Return the loss and the error of every step, and the weights.
-
-    ``anew_at`` is the step at which steps are captured anew, as if a layer had thawed.
-    """
+    """Train on batches, captured anew at ``anew_at``. Return losses, errors and weights."""
     model = Linear(device)
     objective = objective or Square()
     manual = Manual(model, objective)

@@ -162,11 +162,7 @@ def test_pieces_of_several_files_arrive_in_order(paths, size, own_stream):
 
 
 def _heap(sizes, each):
-    """Return the heap's size in MiB at three times.
-
-    These are with 100 MiB in blocks of ``each`` MiB taken from malloc, after they were freed, and
-    after free memory was given back.
-    """
+    """Return the heap's MiB with 100 MiB of ``each``, after freeing, after giving back."""
     clean = {key: value for key, value in os.environ.items() if key not in SETTINGS}
     command = [sys.executable, "-c", HEAP, sizes, str(each)]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)

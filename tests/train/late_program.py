@@ -1,8 +1,4 @@
-"""Train ranks of which one is slow in one place: ``python -m tests.train.late_program KIND CASES
-FOLDER`` leaves what rank 0 reports of each case in ``FOLDER/0.json``.
-
-A case is ``NORM:PLACE:RANK``, as in ``sync:forward:1``.
-"""
+"""Train ranks of which one is slow: ``python -m tests.train.late_program KIND CASES FOLDER``."""
 
 import json
 import os

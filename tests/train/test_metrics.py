@@ -21,10 +21,7 @@ from framework.train.metrics import (
 
 
 def outcome(values, losses=False, **more):
-    """Return what an objective gives for records with these losses.
-
-    Each record is also counted in ``hits``. With ``losses``, half of each loss is a part by name.
-    """
+    """Return an Outcome of these losses, with ``hits``, and with ``losses`` half by name."""
     loss = torch.tensor(values, dtype=torch.float64, requires_grad=True).mean()
     parts = {"half": loss / 2} if losses else {}
     return Outcome(loss, {"hits": torch.tensor(len(values))}, len(values), losses=parts, **more)

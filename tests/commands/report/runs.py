@@ -54,11 +54,7 @@ def make_run(
     machine: dict | None = None,
     notes: tuple[str, ...] = (),
 ) -> Path:
-    """Write the directory of a run.
-
-    A ``code`` of None writes no end, and a code other than 0 writes no summary. ``slow`` is a
-    factor on all times.
-    """
+    """Write a run's directory: no end without a ``code``, no summary with one, ``slow`` times."""
     path.mkdir(parents=True)
     lines = lines_of(slow=slow) if lines is None else lines
     facts = {
