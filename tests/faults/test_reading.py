@@ -19,11 +19,8 @@ from tests.conftest import edited_manifest, make_records, write_store
 from tests.faults import forked
 
 PATHS = ["x.h5", "x.lmdb"]
-WIDE = {
-    "image": Field("uint8", (1, 8, 8)),
-    "label": Field("int64", ()),
-    "rest": Field("uint8", (16_384,)),
-}
+WIDE = {"image": Field("uint8", (1, 8, 8)), "label": Field("int64", ())}
+WIDE |= {"rest": Field("uint8", (16_384,))}
 
 
 def digits(path, count=256, fields=None):

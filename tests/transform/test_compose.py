@@ -16,11 +16,8 @@ from framework.transform.resize import Resize
 from framework.transform.rotate import Rotate
 from framework.transform.shorter_side import ShorterSide
 
-MOVES = {
-    "turn": Rotate([0, 1, 2, 3]),
-    "flip": FlipTransform(0.5, 0.5),
-    "crop": RandomCrop([5, 5], 0.5, 0.5),
-}
+MOVES = {"turn": Rotate([0, 1, 2, 3]), "flip": FlipTransform(0.5, 0.5)}
+MOVES |= {"crop": RandomCrop([5, 5], 0.5, 0.5)}
 SCALING = {
     "shorter side": {
         "scale": ShorterSide(40, True),
