@@ -6,9 +6,8 @@ import traceback
 from pathlib import Path
 
 from framework import __version__, errors
+from framework.cli import other_words, signals
 from framework.cli.arguments import literal
-from framework.cli.other_words import refuse_options
-from framework.cli.signals import closed_output_code
 from framework.system.imports import load
 from framework.system.stopping import ends_on_signals, leave
 
@@ -67,7 +66,7 @@ def run(arguments: list[str]) -> int:
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            return closed_output_code()
+            return signals.closed_output_code()
         except errors.PacelineError as error:
             print(error, file=sys.stderr)
             return error.exit_code
@@ -109,7 +108,7 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in AS_TYPED:
         rest = [literal(word) for word in rest]
     if command == "train" or command in LIKE_TRAIN:
-        refuse_options(rest)
+        other_words.refuse_options(rest)
     return _start(command, rest)
 
 

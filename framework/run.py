@@ -17,16 +17,11 @@ import torch
 from torch import nn
 
 from framework.augment.normalize import pixel_kernel
+from framework.config import auto, init_weights, schema, targets
 from framework.config.assemble import Assembly, check_agreement, fuses, gathered
-from framework.config.auto import contradictions
-from framework.config.init_weights import with_saved_digest
 from framework.config.resume import fits_run, put, restore
-from framework.config.schema import AFTER_STEP, PROFILE
-from framework.config.targets import Config
 from framework.config.training_parts import measure_recompute, open_sinks, training_parts
-from framework.contracts.records import notes_of
-from framework.contracts.span import span_figures
-from framework.contracts.waits import joined_blocks, slow_block
+from framework.contracts import records, span, waits
 from framework.data.source import StoreSource, WorkerSource
 from framework.errors import ConfigError
 from framework.measure.clock import LEAST_STEPS, TRACED
@@ -55,7 +50,7 @@ MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand
 
 
 def run(
-    config: Config,  # resolved by Hydra into plain values
+    config: targets.Config,  # resolved by Hydra into plain values
     run_dir: Path,
     allowed: tuple[str, ...],  # prefixes of the user's packages, whose classes may be named
     stop: Callable[[], bool],  # returns whether to stop; called after every step
@@ -72,10 +67,10 @@ def run(
     ):
         saved = newest_state(Path(resume["run"]))
         with fits_run(resume["run"]):
-            config = with_saved_digest(config, saved.state)
+            config = init_weights.with_saved_digest(config, saved.state)
     profile: Path | None = None
     if config["debug"] == "profile":
-        profile = run_dir / PROFILE
+        profile = run_dir / schema.PROFILE
     with closing(Assembly(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         val_changed = saved is not None and restore(trainer, assembly, saved.state)
@@ -140,7 +135,7 @@ def _fit(
         sinks = open_sinks(stack, assembly, trainer, run_dir)
 
         def slow() -> dict[str, Any]:
-            return slow_block(assembly.train_source.slow_records(), assembly.waits)
+            return waits.slow_block(assembly.train_source.slow_records(), assembly.waits)
 
         tuning = assembly.tuning
         tuned = tuning.take if tuning is not None else dict
@@ -160,7 +155,7 @@ def _fit(
                 tested = trainer.test(assembly.tests, reported)
         except Exception as error:
             # Tracebacks and exit.json show the step.
-            error.add_note(f"{AFTER_STEP}{trainer.progress.step}")
+            error.add_note(f"{schema.AFTER_STEP}{trainer.progress.step}")
             raise
         pace = trainer.pace
         ranks = trainer.ranks.whole
@@ -176,7 +171,7 @@ def _fit(
             "best": trainer.best,
             "bests": trainer.bests,
             "test": tested,
-            "spans": span_figures(trainer.spans.whole),
+            "spans": span.span_figures(trainer.spans.whole),
             "ranks": ranks and ranks.as_dict(),
             "train_s": pace.train_s,
             "validate_s": trainer.validate_s,
@@ -191,7 +186,7 @@ def _fit(
             "content": measured.content,
             "recompute": recompute,
             "tuning": tuning.summary() if tuning is not None else {},
-            "slow_records": joined_blocks(gathered(assembly.parallel, slow())),
+            "slow_records": waits.joined_blocks(gathered(assembly.parallel, slow())),
             "effective": assembly.effective,
             "records_per_epoch": assembly.train_source.order.num_places,
         }
@@ -231,7 +226,7 @@ def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step
         (run_dir / name).unlink(missing_ok=True)
 
 
-def choices(config: Config) -> dict[str, str]:
+def choices(config: targets.Config) -> dict[str, str]:
     """Return the module of each choice that decides speed, such as ``{"loader": "prefetch"}``."""
     blocks = {"data": config["data"]["source"]}
     for name in ("loader", "parallel", "precision"):
@@ -300,9 +295,9 @@ def choice_notes(assembly: Assembly) -> list[str]:
             origin = "model"
         typed[origin].append(f"{name}={text}")
     notes += [f"from the {origin}: {', '.join(words)}" for origin, words in typed.items() if words]
-    notes += contradictions(config, assembly.declared, assembly.from_data)
+    notes += auto.contradictions(config, assembly.declared, assembly.from_data)
     for source in assembly.sources.values():
-        notes += notes_of(source)
+        notes += records.notes_of(source)
     store = assembly.train_source
     if config["collate"] != "pad" and isinstance(store, StoreSource) and not store.read.ragged:
         notes.append(f"collate={config['collate']}: no field has a length of its own")

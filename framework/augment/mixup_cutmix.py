@@ -8,9 +8,8 @@ from torch import Tensor
 from framework.augment.cutmix import boxes, kept_share
 from framework.augment.mixup import BlendedTarget, beta, blended, partner
 from framework.augment.normalize import Fields, unit
+from framework.contracts import class_labels, data
 from framework.contracts.batch import Batch
-from framework.contracts.class_labels import IGNORE_INDEX
-from framework.contracts.data import chance
 
 
 @final
@@ -34,11 +33,11 @@ class MixupCutMix(BlendedTarget):
         cutmix_alpha: float,
         probability: float,
         cutmix_probability: float,
-        ignore_index: int = IGNORE_INDEX,
+        ignore_index: int = class_labels.IGNORE_INDEX,
     ) -> None:
         super().__init__(field, target, num_classes, mixup_alpha, probability, ignore_index)
         self.cutmix_curve = beta(cutmix_alpha)
-        self.cutmix_probability = chance("cutmix_probability", cutmix_probability)
+        self.cutmix_probability = data.chance("cutmix_probability", cutmix_probability)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         images = {name: unit(batch[name]) for name in self.fields}

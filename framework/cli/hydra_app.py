@@ -14,11 +14,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from framework.cli import arguments, devices_launcher
+from framework.cli import arguments, devices_launcher, signals
 from framework.cli.explain import Words, explain, explained, help_text, print_origins
 from framework.cli.hydra_session import IsSweep, hydra_session, resolved, stamp
 from framework.cli.precedence import DATA_PATHS, last
-from framework.cli.signals import closed_output_code
 from framework.config import schema
 from framework.config.targets import check_targets, completed
 from framework.errors import ConfigError, PacelineError, did_you_mean
@@ -176,7 +175,7 @@ def run_app(
         try:
             codes.append(task(config))
         except BrokenPipeError:
-            codes.append(closed_output_code())
+            codes.append(signals.closed_output_code())
         except Exception as error:
             unforeseen.append(error)
             raise

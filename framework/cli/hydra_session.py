@@ -26,10 +26,8 @@ from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from framework.cli import precedence
-from framework.cli.arguments import long_word
+from framework.cli import arguments, outcome, precedence
 from framework.cli.devices_launcher import DevicesLauncher
-from framework.cli.outcome import time_stamp
 from framework.config.targets import CONF, ROOT, is_below
 from framework.errors import ConfigError
 from framework.system.run_dir import note, redacted
@@ -74,7 +72,7 @@ _read: list[str] = []  # what the present composition has read, the newest last
 _is_written = False  # whether references to the environment stay as they are
 _resolved = {"references": 0, "characters": 0}  # since a configuration was begun
 
-stamp = cache(time_stamp)  # of this command
+stamp = cache(outcome.time_stamp)  # of this command
 
 
 class SearchFolders(SearchPathPlugin):
@@ -430,7 +428,7 @@ class GuardedLoader(ConfigLoaderImpl):
             if word.lstrip("+~").startswith("hydra.searchpath"):
                 fix = "give the folder as --config-dir DIR"
                 raise ConfigError(125, word, "would be read without any check", fix)
-        return precedence.without_null(map(long_word, words), self.is_group)
+        return precedence.without_null(map(arguments.long_word, words), self.is_group)
 
     def is_group(self, name: str) -> bool:
         """Return whether ``name`` is a group of choices."""

@@ -25,10 +25,9 @@ from framework import errors
 from framework.cli.tables import print_run
 from framework.config.schema import AFTER_STEP, Rule
 from framework.errors import ConfigError
+from framework.system import run_log, user_code
 from framework.system.run_dir import ENDED, NEXT_FACTS, redacted, write_object
-from framework.system.run_log import OWN
 from framework.system.stopping import message_if_stopped, undone
-from framework.system.user_code import user_error
 
 T = TypeVar("T")
 COMPLETION = ("-sc", "--shell-completion")
@@ -279,7 +278,7 @@ def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
 def log_end(outcome: RunOutcome) -> None:
     """Write to ``train.log`` how a process of a run ended."""
     is_good = outcome.code in (0, errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED)
-    OWN.log(logging.INFO if is_good else logging.ERROR, "%s", outcome.reason)
+    run_log.OWN.log(logging.INFO if is_good else logging.ERROR, "%s", outcome.reason)
 
 
 def discard_if_empty(run_dir: Path) -> None:
@@ -341,7 +340,7 @@ def _known(error: BaseException, packages: Sequence[str]) -> errors.PacelineErro
         if fault is not None:
             fix = "another rank ended or hangs; its own line says why"
             return errors.DistributedError(103, "a rank", errors.words_of(fault)[:200], fix)
-        known = user_error(error, packages)
+        known = user_code.user_error(error, packages)
     if known is None and isinstance(error, OSError) and number in (*NO_ROOM, *REFUSED):
         what = f"cannot write: {os.strerror(number or 0)}"
         fix = "free space or choose another place"

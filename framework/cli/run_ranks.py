@@ -14,14 +14,11 @@ from typing import Any, NamedTuple, NoReturn
 from hydra.core.hydra_config import HydraConfig
 
 from framework import errors
-from framework.cli import outcome
+from framework.cli import outcome, tables
 from framework.cli.arguments import find_packages
 from framework.cli.outcome import RunOutcome
 from framework.cli.signals import StopSignals
-from framework.cli.tables import progress_bar
-from framework.config.prepare_data import packed_from_others, prepare
-from framework.config.schema import DALI
-from framework.config.targets import check_targets
+from framework.config import prepare_data, schema, targets
 from framework.contracts.records import is_numbered, notes_of
 from framework.measure.host import num_cores
 from framework.pack.pack_store import pack
@@ -63,15 +60,15 @@ def pack_missing(config: Config, allowed: Sequence[str]) -> None:
     """
     typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     if any(word.lstrip("+").startswith(("source=", "prepare.")) for word in typed):
-        for path, source in packed_from_others(config):
+        for path, source in prepare_data.packed_from_others(config):
             words = f"{path} was packed before, from {source}, and is read as it is"
             _note(f"{words}; dataset=OTHER packs anew")
-    prepare(config, allowed, show_packing, _note)
+    prepare_data.prepare(config, allowed, show_packing, _note)
 
 
 def show_packing(packing: Packing, num_workers: int | None = None) -> Packed:
     """Pack with a progress bar on standard error, and print what was made."""
-    with progress_bar(packing.path) as (console, tell):
+    with tables.progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell, on_note=_note)
     manifest = packed.manifest
     lines: list[str] = []
@@ -143,7 +140,7 @@ def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = Fa
     # a signal ends the command at once here: there is nothing to save yet
     pack_missing(job.config, job.allowed)
     # DALI never frees its memory pools (NVIDIA/DALI#3480): each job of a sweep has its own process
-    apart = in_sweep and job.config["data"]["source"]["_target_"] == DALI
+    apart = in_sweep and job.config["data"]["source"]["_target_"] == schema.DALI
     if ("num_processes" in job.config["parallel"] or apart) and "RANK" not in os.environ:
         return launch_ranks(job, meeting)
     return _train(job, StopSignals(of_rank=False))
@@ -153,7 +150,7 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
     """Start this host's ranks of the run that another host leads. Return the exit code."""
     # ``allowed`` was typed on this host: the leader cannot extend it.
     job = read_job(meeting.share(None))._replace(allowed=allowed)
-    check_targets(job.config, allowed)
+    targets.check_targets(job.config, allowed)
     return outcome.report_failure(job.outcome(run_here, meeting))
 
 

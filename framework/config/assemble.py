@@ -16,9 +16,8 @@ from torch import nn
 
 import framework
 from framework.augment.compose import Finish, finish_with
-from framework.config import auto, resume, targets
+from framework.config import auto, init_weights, resume, targets
 from framework.config.build import NUM_SAMPLES, build, takes_optimizer
-from framework.config.init_weights import with_digest
 from framework.config.targets import Config, split_of, val_sets
 from framework.contracts import data as contracts
 from framework.contracts.batch import Batch
@@ -59,7 +58,7 @@ class Assembly:
     def __init__(
         self, config: Config, allowed: Sequence[str], say: Say = say, profile: Path | None = None
     ) -> None:
-        config, self.starts_from = with_digest(config)  # the file of weights, or None
+        config, self.starts_from = init_weights.with_digest(config)  # the file of weights, or None
         self.declared = auto.declared_inputs(config)  # what the model says about its inputs
         config, sizes = auto.with_declared_sizes(config, self.declared)
         self.allowed = allowed

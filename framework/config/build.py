@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from framework.config import targets
-from framework.config.schema import Rule
+from framework.config import schema, targets
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, described, move, num_records, tensors
 from framework.contracts.class_labels import raise_if_label
@@ -90,7 +89,7 @@ def _checked(where: str, block: Config, allowed: Sequence[str], runtime: Config)
         raise ConfigError(106, where, what, "correct its keys") from error
     for name, value in bound.arguments.items():
         # only plain types are compared: the part itself checks all others
-        rule = Rule(signature.parameters[name].annotation)
+        rule = schema.Rule(signature.parameters[name].annotation)
         is_plain = rule.kind is not NoneType and set(rule.kinds) <= PLAIN
         if is_plain and not rule.is_kind(value):
             raise rule.error(f"{where}.{name}", value)

@@ -34,8 +34,7 @@ from framework.data.source import StoreSource
 from framework.errors import CheckpointError, ConfigError, Say, listed, say, words_of
 from framework.measure.clock import NoClock
 from framework.store.foreign import format_of
-from framework.system.memory import keep_freed_memory
-from framework.system.rng import is_deterministic
+from framework.system import memory, rng
 from framework.train.checkpoint import FOLDER, OF_OBJECTIVE, newest_path, newest_state
 from framework.train.objective_state import ObjectiveState
 from framework.train.weights import read_dict, read_weights, weights_path
@@ -84,8 +83,8 @@ class SavedRun:
 
     @cached_property
     def parallel(self) -> Parallel:
-        keep_freed_memory()
-        deterministic = self.config["deterministic"] or is_deterministic()
+        memory.keep_freed_memory()
+        deterministic = self.config["deterministic"] or rng.is_deterministic()
         return assemble.open_ranks({**self.config, "deterministic": deterministic}, self.allowed)
 
     @property

@@ -15,17 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from framework.config import build, resume
+from framework.config import auto, build, resume, schema, targets
 from framework.config.assemble import Assembly
-from framework.config.auto import wrong_channels
 from framework.config.build import NUM_SAMPLES, ModelTrial
 from framework.config.init_weights import DIGEST, folder_note, load_teacher, start_from_weights
 from framework.config.optimizers import build_optimizer, by_phase, phases_of
-from framework.config.schema import seconds_of
-from framework.config.targets import is_from_folder
-from framework.contracts import training
+from framework.contracts import class_labels, training
 from framework.contracts.batch import Batch, move, taken, tensors
-from framework.contracts.class_labels import KnowsLabelRange
 from framework.contracts.data import Source, SourceContext
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Precision
@@ -48,9 +44,7 @@ from framework.schedule.plateau import Plateau
 from framework.sink.base import TolerantSink
 from framework.store.store_facts import is_number
 from framework.system.rng import kept_generators
-from framework.train import parameter_groups, recompute, watching
-from framework.train.checkpoint import CheckpointFolder
-from framework.train.cuda_graph import CudaRecorder
+from framework.train import checkpoint, cuda_graph, parameter_groups, recompute, watching
 from framework.train.metrics import TrainPlan
 from framework.train.objective_state import ObjectiveState, evaluating, untouched
 from framework.train.parts import Parts
@@ -115,14 +109,14 @@ def training_parts(
             "versions": {"torch": str(torch.__version__)},
         }
         keep, every_s = saving["keep"], saving["every_s"]
-        checkpoints = CheckpointFolder(run_dir, facts, keep, every_s, assembly.say)
+        checkpoints = checkpoint.CheckpointFolder(run_dir, facts, keep, every_s, assembly.say)
         best = make_goal("best", assembly, objective, trial, metrics)
         stop_goal = make_goal("stop", assembly, objective, trial, metrics)
         watchers = make_watching(assembly, run_dir, stop_goal)
         if assembly.val_sources:
             _check_metric("search_metric", config["search_metric"], assembly, trial)
     if assembly.captures and optimizer.defaults.get("fused"):
-        recorder = CudaRecorder(assembly.device)
+        recorder = cuda_graph.CudaRecorder(assembly.device)
     if config["freeze"]:
         rewrap = partial(_rewrapped, assembly, objective, precision)
         times = parameter_groups.thaws_of(config["freeze"])
@@ -280,7 +274,7 @@ def _model(
     """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     assembly.notes.clear()
-    if is_from_folder(config["model"].get("_target_")):
+    if targets.is_from_folder(config["model"].get("_target_")):
         built, info = assembly.build("model", output_loading_info=True)
         assembly.notes.append(folder_note(built, info, config))
     else:
@@ -295,7 +289,7 @@ def _model(
             records = _at_home(assembly, sample)
             trial = build.check_fit(model, objective, records, config, assembly.allowed)
     except ConfigError as error:
-        why = wrong_channels(config, assembly.train_source, words_of(error.__cause__ or error))
+        why = auto.wrong_channels(config, assembly.train_source, words_of(error.__cause__ or error))
         raise why or error from error.__cause__
     start_from_data(model, objective, assembly.train_source.sample, partial(_at_home, assembly))
     if assembly.starts_from is not None:
@@ -313,7 +307,7 @@ def _model(
 
 def _check_labels(assembly: Assembly, objective: training.Objective) -> None:
     """Check the labels of a store at once, and let the loaders check those of batches. D195."""
-    allowed = objective.label_range if isinstance(objective, KnowsLabelRange) else None
+    allowed = objective.label_range if isinstance(objective, class_labels.KnowsLabelRange) else None
     if allowed is None:
         return
     for split, source in assembly.sources.items():
@@ -567,5 +561,5 @@ def make_watching(
         own = watching.EarlyStop(stop["patience"], stop_goal, stop["min_delta"])
         watchers[resume.PATIENCE] = own
     if stop["after"] is not None:
-        watchers["stop.after"] = watching.TimeBudget(seconds_of("stop.after", stop["after"]))
+        watchers["stop.after"] = watching.TimeBudget(schema.seconds_of("stop.after", stop["after"]))
     return watching.Watching(watchers, assembly.parallel, run_dir, assembly.allowed)

@@ -7,10 +7,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from framework.contracts import class_labels, span
 from framework.contracts.batch import Batch
-from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import Content, MicroBatches, Source
-from framework.contracts.span import Span
 from framework.contracts.waits import Waits
 from framework.order.batches import GivesBatches
 
@@ -24,7 +23,7 @@ class Clock:
     def skip(self) -> None:
         """Do not count the time since the last mark."""
 
-    def spans(self) -> dict[str, Span]:
+    def spans(self) -> dict[str, span.Span]:
         """Return the spans, by name, of the steps since the last call.
 
         A step in progress counts as far as it is known. The clock of a device may deliver the
@@ -60,7 +59,7 @@ class LoaderContext:
     augment: Callable[[Batch, int], Batch]  # of (batch, epoch): finishes a batch on the device
     clock: Clock
     waits: Waits = field(default_factory=Waits)  # how long steps wait for batches
-    labels: LabelCheck | None = None  # refuses labels of host batches
+    labels: class_labels.LabelCheck | None = None  # refuses labels of host batches
 
 
 class LoaderStats(NamedTuple):

@@ -27,8 +27,7 @@ from framework.media.decode import decode
 from framework.media.header import BadImage
 from framework.store.open_store import open_store
 from framework.store.store_facts import StoreFacts
-from framework.system.native import crowded
-from framework.system.user_code import pip_install
+from framework.system import native, user_code
 
 
 def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":
@@ -53,7 +52,7 @@ class DALISource(WorkerSource[BatchReader]):
             from nvidia.dali.pipeline import Pipeline  # noqa: PLC0415
         except ImportError as error:
             what = f"DALI is not installed ({error})"
-            fix = f"{pip_install('dali')}, or choose data=hdf5"
+            fix = f"{user_code.pip_install('dali')}, or choose data=hdf5"
             raise ResourceError(103, "data = dali", what, fix) from error
         self._dali: tuple[Any, Any, Any] = fn, types, Pipeline
         self.store = open_store(path)
@@ -106,7 +105,7 @@ class DALISource(WorkerSource[BatchReader]):
     def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
         fields = self.manifest.fields.values()
         decodes = any(field.encoding == "image" for field in fields)
-        with crowded() if decodes else nullcontext():
+        with native.crowded() if decodes else nullcontext():
             if not self._largest_share:  # an epoch's batches have the sizes of every epoch's
                 sizes = (len(share.indices) for share in self.order.shares(0))
                 self._largest_share = max(sizes, default=1)

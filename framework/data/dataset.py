@@ -38,8 +38,7 @@ from framework.errors import ConfigError, DataError, PacelineError, UserRecordEr
 from framework.measure.clock import Stopwatch
 from framework.order.draws import record_seeds
 from framework.store.store_facts import StoreFacts
-from framework.system import rng
-from framework.system.user_code import raise_if_user_error, user_error
+from framework.system import rng, user_code
 
 Record = dict[str, Any]  # a value by field
 Collate = Callable[[list[Any]], Any]
@@ -195,7 +194,7 @@ class ItemReader(Reader):
 
     def _fault(self, error: BaseException, where: str) -> PacelineError:
         fix = "correct it, or see it with debug=trace workers.num=0 loader=plain"
-        fault = user_error(error, about=where, fix=fix, kind=UserRecordError)
+        fault = user_code.user_error(error, about=where, fix=fix, kind=UserRecordError)
         return fault or DataError(233, where, plain(error), fix)
 
 
@@ -329,7 +328,7 @@ def length_of(data: Any, where: str) -> int:
     try:
         return len(data)
     except Exception as error:
-        raise_if_user_error(error, fix=f"correct it, or the arguments of {where}")
+        user_code.raise_if_user_error(error, fix=f"correct it, or the arguments of {where}")
         place = f"the length of {title_of(data)}"
         raise DataError(233, place, plain(error), f"correct it, or {where}") from error
 

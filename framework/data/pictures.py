@@ -17,10 +17,9 @@ from framework.contracts.data import SourceContext
 from framework.contracts.records import Field, RecordStore
 from framework.errors import DataError
 from framework.measure.clock import Stopwatch
-from framework.media import scale
+from framework.media import scale, sound_video
 from framework.media.decode import accepted_header, decode_labels, refuse_colors, window_pixels
 from framework.media.header import BadImage, ImageHeader
-from framework.media.sound_video import BadFrames, frames_of
 
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
@@ -151,8 +150,8 @@ class Pictures:
         videos: list[Any] = []
         for index, value in zip(part.indices.tolist(), values, strict=True):
             try:
-                videos.append(frames_of(value, field))
-            except BadFrames as error:
+                videos.append(sound_video.frames_of(value, field))
+            except sound_video.BadFrames as error:
                 what = f"{name} is not a readable video ({error})"
                 raise DataError(261, self._store.name(index), what, "pack it again") from error
         lengths = torch.tensor([len(video) for video in videos])

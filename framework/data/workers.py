@@ -31,9 +31,8 @@ from framework.contracts.waits import SlowRecord, SlowRecords
 from framework.data.reader import Reader, Request, SlowRead, Timed, Work, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.measure.clock import Stages
-from framework.system import stopping
+from framework.system import stopping, user_code
 from framework.system.native import crowded, limit_threads
-from framework.system.user_code import user_error
 
 AHEAD = 2  # batches that are read ahead: by all threads together, or by each process
 # Records of a slice, which costs about 1 ms of Python, under the lock that the step needs, too.
@@ -465,7 +464,7 @@ class _ReaderDataset(Dataset[Any]):
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
             where = f"records {request.indices[:4].tolist()}..."
             fix = "set workers.num=0 to see the error in the calling thread"
-            named = user_error(error, about=where, fix=fix)
+            named = user_code.user_error(error, about=where, fix=fix)
             named, origin = named or DataError(108, where, plain(error), fix), error
         named.add_note("".join(traceback.format_exception(origin)))
         return named

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from framework.cli.arguments import quoted
-from framework.cli.tables import plural
+from framework.cli import arguments, tables
 from framework.contracts.waits import FEW, MOST_NAMED, named
 from framework.diagnosis.facts import Facts, Storage, Verdict, gain
 
@@ -41,7 +40,7 @@ def too_few_or_too_many_workers(facts: Facts) -> Iterator[Verdict]:
     workers, cores, rate = facts.workers, facts.num_cores, facts.slow_rate
     as_many = (f"workers.num={cores}",)
     if _needs_workers(facts):
-        few = f"Only {plural(workers, 'worker')}" if workers else "No workers"
+        few = f"Only {tables.plural(workers, 'worker')}" if workers else "No workers"
         yield Verdict(
             "raise_workers",
             f"{few} for {cores} cores. {waiting(facts)}",
@@ -336,7 +335,7 @@ def slow_records(facts: Facts) -> Iterator[Verdict]:
         others = f"record not in {list(block['numbers'])}"
         if facts.select is not None:
             others = f"({facts.select}) and {others}"
-        trial = (f"select={quoted(others)}",)
+        trial = (f"select={arguments.quoted(others)}",)
     yield Verdict(
         "slow_records",
         f"{block['num_slow']:,} of {block['num_records']:,} reads took at least 8 times as long as "

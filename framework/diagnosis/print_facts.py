@@ -8,10 +8,8 @@ from typing import Any
 
 from framework.cli.tables import plural, print_spans, print_table
 from framework.contracts.span import IDLE, span_figures
-from framework.diagnosis import judge
-from framework.diagnosis.code_lines import Sync
+from framework.diagnosis import code_lines, judge, step_rules
 from framework.diagnosis.facts import UNKNOWN, Facts, RankFacts, ScriptFacts, Verdict, times
-from framework.diagnosis.step_rules import place_of
 from framework.errors import say
 
 RANKS_LIMIT = "Ranks limit training."
@@ -129,14 +127,14 @@ def _say_advice(verdicts: Sequence[Verdict], train_words: TrainWords = list[str]
         say("\n".join(advice_lines(number, verdict, train_words)))
 
 
-def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
+def sync_lines(syncs: Sequence[code_lines.Sync], cuda: bool) -> list[str]:
     if not syncs:
         return ["calls of your model, objective and augment that wait for the device: none"]
     costs = "the device idles after each" if cuda else "free on this CPU; a GPU idles after each"
     lines = ["", f"calls of your code that wait for the device in a step ({costs}):"]
     for sync in syncs[:MOST_SYNCS]:
         repeats = f", {sync.count} times" if sync.count > 1 else ""
-        lines.append(f"  {place_of(sync)}: {sync.call}{repeats}: {sync.text}")
+        lines.append(f"  {step_rules.place_of(sync)}: {sync.call}{repeats}: {sync.text}")
     if len(syncs) > MOST_SYNCS:
         lines.append(f"  and {len(syncs) - MOST_SYNCS} more")
     return lines
@@ -232,7 +230,7 @@ def show_watch(facts: ScriptFacts) -> None:
     _say_advice(verdicts)
     items, loader = facts.items, facts.loader
     for line in (*facts.lines, *(items.lines if items else ())):
-        place = f"{place_of(line)} in {line.function}"
+        place = f"{step_rules.place_of(line)} in {line.function}"
         say(f"{100 * line.share:.0f} % of {PARTS[line.part]}: {place}: {line.text}")
     if facts.syncs:
         say("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))

@@ -11,8 +11,7 @@ import numpy as np
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.input.rows import Row, RowInput
-from framework.store.files import named_files
-from framework.store.foreign import check_classes
+from framework.store import files, foreign
 from framework.system.user_code import digest_of, user_error
 
 KEY = "key"  # of a record, if the function gives it
@@ -39,7 +38,7 @@ class FunctionInput(RowInput):
         if (self.path is None) == (self.items is None):
             where = "input.path, input.items"
             raise ConfigError(163, where, "give one of the two", "name files, or list items")
-        self.classes = check_classes((), self.classes, self.function)
+        self.classes = foreign.check_classes((), self.classes, self.function)
         self.own_code = digest_of(self.call, (self.function.partition(".")[0],))
 
     @cached_property
@@ -47,7 +46,7 @@ class FunctionInput(RowInput):
         """The key of each item, and the function's argument. DataError D101, D110."""
         if self.path is not None:
             root = os.path.join(self.path, "")  # of a folder
-            return [(path.removeprefix(root), path) for path in named_files(self.path)]
+            return [(path.removeprefix(root), path) for path in files.named_files(self.path)]
         given = range(self.items) if isinstance(self.items, int) else self.items
         if not given:
             raise DataError(110, "input.items", "no item", "give at least one")

@@ -13,8 +13,7 @@ from framework.contracts.records import LABEL, Chunk, Manifest, NumberKeys
 from framework.errors import ConfigError, DataError, listed
 from framework.input import rows as of_rows
 from framework.input.rows import Row, RowInput
-from framework.media.header import is_image
-from framework.media.sound_video import is_sound
+from framework.media import header, sound_video
 from framework.store import foreign
 from framework.store.files import named_files
 from framework.store.hdf5_store import Dataset, ForeignHDF5, is_column, suggested_fields
@@ -224,7 +223,7 @@ class HDF5Input(RowInput):
                 values[place] = foreign.native(value)
                 if value.dtype == np.uint8 and value.ndim == 1 and kind in (None, "bytes"):
                     data = value.tobytes()
-                    if kind == "bytes" or is_image(data) or is_sound(data):
+                    if kind == "bytes" or header.is_image(data) or sound_video.is_sound(data):
                         values[place] = data
         return values
 

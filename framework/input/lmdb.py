@@ -10,8 +10,7 @@ import numpy as np
 from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError, listed
 from framework.input.rows import Row, RowInput, places_of, shared_names, text_by_field
-from framework.media.header import is_image
-from framework.media.sound_video import is_sound
+from framework.media import header, sound_video
 from framework.store import foreign
 from framework.store.lmdb_store import ForeignLMDB, key_expression
 
@@ -101,7 +100,7 @@ class LMDBInput(RowInput):
             if text is not None:
                 number = foreign.number_of(text)
                 row[field] = text if number is None else number
-            elif not is_image(data) and not is_sound(data):
+            elif not header.is_image(data) and not sound_video.is_sound(data):
                 what = f"{field} is not an image, an array, a number or a short text"
                 kind = "bytes"
                 with suppress(UnicodeDecodeError):

@@ -20,10 +20,7 @@ from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
 from framework.contracts.records import LABEL, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError, listed
 from framework.media.sound_video import is_sound, video_format
-from framework.store import foreign
-from framework.store.files import unreadable
-from framework.store.folder_store import image_field
-from framework.store.foreign import OF_STRINGS
+from framework.store import files, folder_store, foreign
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
@@ -201,7 +198,7 @@ def read_file(path: str) -> bytes:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        raise unreadable(path, error) from error
+        raise files.unreadable(path, error) from error
 
 
 def field_of(
@@ -221,7 +218,7 @@ def field_of(
             return VIDEO
         name = where.rpartition(": ")[2]
         fix = f"correct or remove it; if it is none, add 'input.kinds={{{name}: bytes}}'"
-        return image_field(where, count, read or (lambda _: value), fix=fix)
+        return folder_store.image_field(where, count, read or (lambda _: value), fix=fix)
     kind = getattr(value, "dtype", type(value).__name__)
     if not isinstance(value, np.ndarray) or value.dtype.name not in foreign.DTYPES:
         fix = "give arrays of plain numbers, a text, or an image file's bytes"
@@ -279,7 +276,7 @@ def chunk_of(
     records: contract.Records = {}
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
-        kind, rest = OF_STRINGS.get(field.kind), field.shape[1:]
+        kind, rest = foreign.OF_STRINGS.get(field.kind), field.shape[1:]
         if field.encoding in ("image", "frames"):
             kind = bytes
         for number, value in enumerate(values):
@@ -307,7 +304,7 @@ def chunk_of(
             what = f"is {given}, but the first record has {wanted}"
             raise DataError(167, f"{names[number]}: {field_name}", what, fix)
         records[field_name] = values
-        if field.kind in OF_STRINGS:
+        if field.kind in foreign.OF_STRINGS:
             strings = (value.encode() if isinstance(value, str) else value for value in values)
             records[field_name] = [np.frombuffer(own, np.uint8) for own in strings]
         elif field.encoding == "raw" and values:

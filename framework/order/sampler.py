@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from framework.errors import CheckpointError, ConfigError, DataError, DistributedError, words_of
+from framework.order import draws, select
 from framework.order.batches import Order, RecordFacts
-from framework.order.draws import record_seeds
-from framework.order.select import LABEL
 from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import user_error
 
@@ -81,7 +80,7 @@ class SamplerOrder:
         given["batch_size"] = order.batch_size
         if "labels" in self.takes:
             try:
-                given["labels"] = facts.values(LABEL)[order.used().numpy()]
+                given["labels"] = facts.values(select.LABEL)[order.used().numpy()]
             except (ConfigError, IndexError) as error:
                 what = "takes labels, and the data has no label for each record"
                 fix = "give your Dataset 'targets', or leave the parameter out"
@@ -201,7 +200,7 @@ class SampledBatches:
                 at = at._replace(state=self._state())
             with kept_generators(torch.device("cpu")):
                 # The same on all ranks and in every run, whatever else draws.
-                seed = record_seeds(torch.tensor([0]), self._order.seed, epoch)
+                seed = draws.record_seeds(torch.tensor([0]), self._order.seed, epoch)
                 seed_host_generators(int(seed))
                 items = self._cut(iter(sampler), at.step)
                 self._rest, self._draws = ask_first(items, at_once=False)

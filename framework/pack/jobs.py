@@ -33,10 +33,9 @@ from framework.pack.packing import JobResult, Journal, PackPlan
 from framework.store.file_store import content_crcs, digest
 from framework.store.files import DiskReads, ask_item_files
 from framework.store.store_facts import StatisticsSampler
+from framework.system import memory, user_code
 from framework.system.durable import uninterrupted
-from framework.system.memory import keep_freed_memory
 from framework.system.stopping import blocked_signals, die_with_parent, set_all
-from framework.system.user_code import user_error
 
 MAX_JOB_BYTES = 64 << 20  # take some seconds, and fit into memory
 MAX_JOB_ITEMS = 4096
@@ -118,7 +117,7 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
 
 def _serve(do: Work, rows: np.ndarray, parent: int) -> None:
     set_all(signal.SIG_IGN)  # the parent alone decides what Ctrl-C and SIGTERM mean
-    keep_freed_memory()
+    memory.keep_freed_memory()
     # A fork would wait for OpenMP threads that it does not have; and processes are the parallelism.
     torch.set_num_threads(1)
     die_with_parent()
@@ -139,7 +138,7 @@ def _attempt(task: Any, row: int) -> Any:
             what = "a packing process had no memory left"
             raise ResourceError(152, "workers", what, "use fewer workers") from None
         text = f"{type(error).__name__}: {words_of(error)}\n{traceback.format_exc()}"
-        raise user_error(error) or RuntimeError(text) from None
+        raise user_code.user_error(error) or RuntimeError(text) from None
 
 
 class PackWork(NamedTuple):

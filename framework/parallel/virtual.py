@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from framework.errors import ConfigError
-from framework.parallel.group import RankGroup
-from framework.parallel.processes import check_virtual_ranks
+from framework.parallel import group, processes
 from framework.system.rng import seed_generators
 
 _SEEDS = 1 << 62
@@ -48,7 +47,7 @@ class PairwiseSum:
 
 
 @final
-class VirtualParallel(RankGroup):
+class VirtualParallel(group.RankGroup):
     """Each process computes its share of the virtual ranks, which are the parts of every batch.
 
     Like a rank of ddp, a part sees only its own records in batch norm, and draws its own random
@@ -73,7 +72,7 @@ class VirtualParallel(RankGroup):
     ) -> None:
         super().__init__("virtual", timeout_s, False, device)
         self.virtual_ranks = virtual_ranks
-        check_virtual_ranks(virtual_ranks, self.world_size)
+        processes.check_virtual_ranks(virtual_ranks, self.world_size)
         if self.device.type == "cpu":
             torch.set_num_threads(num_threads)
         share = virtual_ranks // self.world_size

@@ -15,9 +15,8 @@ from framework.contracts.records import Field, Manifest, Records, RecordStore
 from framework.errors import DataError
 from framework.media.decode import encode_png, shared_channels
 from framework.media.header import BadImage, read_header
-from framework.store import files
+from framework.store import files, foreign
 from framework.store.files import SUFFIXES, is_class, read_files, walk
-from framework.store.foreign import refuse_other
 from framework.system.durable import sync, temporary_name
 
 FOLLOW_KEY = "data.follow_links"
@@ -39,12 +38,12 @@ class FolderStore(RecordStore):
         self.path = path
         self._root = os.path.join(path, "")
         if os.path.isfile(path):
-            refuse_other(path, "folder")
+            foreign.refuse_other(path, "folder")
         walked = walk(path, SUFFIXES, follow_links, hidden=False)
         images = files.images_of(walked)
         self.notes = (*walked.notes(FOLLOW_KEY), *files.loose_notes(walked, len(images), "image"))
         if not images:
-            refuse_other(path, "folder")
+            foreign.refuse_other(path, "folder")
             fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
             raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
         classes = list(filter(is_class, walked.folders))

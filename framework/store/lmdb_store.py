@@ -25,8 +25,7 @@ from torch import Tensor
 from framework.contracts.records import LABEL, Field, Records
 from framework.errors import DataError
 from framework.media.header import is_image
-from framework.store import file_store, foreign
-from framework.store.files import read_head, unreadable
+from framework.store import file_store, files, foreign
 from framework.store.gather import Gather, check_range
 from framework.system.durable import abandon
 
@@ -273,7 +272,7 @@ class Meta(NamedTuple):
 
 def read_meta(path: str) -> Meta:
     """Read the meta page. DataError D101, D102 if the file is truncated or no LMDB 0.9 file."""
-    head = read_head(path, 1 << 17)
+    head = files.read_head(path, 1 << 17)
     size = os.path.getsize(path)
     words = np.frombuffer(head[:META_BYTES].ljust(META_BYTES, b"\0"), "<u4")
     page_bytes, again = int(words[10]), "pack it again"
@@ -378,7 +377,7 @@ class ForeignLMDB:
                 file.seek(int(self.offsets[number]))
                 return file.read(int(self.sizes[number]))
         except OSError as error:
-            raise unreadable(self.path, error) from error
+            raise files.unreadable(self.path, error) from error
 
 
 def key_expression(pattern: str) -> re.Pattern[str]:

@@ -16,8 +16,7 @@ from torch import Tensor
 from framework.contracts import records as contract
 from framework.contracts.records import Manifest, Ragged, Records, RecordStore, joined
 from framework.errors import ConfigError, DataError, listed
-from framework.store import foreign
-from framework.store.file_store import from_json
+from framework.store import file_store, foreign
 from framework.store.files import Identity, ask_item_files, identify, unreadable
 from framework.store.gather import check_range, merged, taken
 
@@ -247,7 +246,7 @@ class ShardedStore(Concatenation):
             foreign.refuse_other(self.path, "hdf5")
             fix = "give a store made by 'paceline pack', or choose data=folder for image files"
             raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
-        manifest = from_json(self.path, content)
+        manifest = file_store.from_json(self.path, content)
         sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
         if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
             what = "its manifest names files outside the directory"

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records, RecordStore
 from framework.errors import ConfigError, DataError, listed, words_of
-from framework.store import column_files, foreign
+from framework.store import column_files, folder_store, foreign
 from framework.store.files import identify, named_files, sampled_digest
-from framework.store.folder_store import image_field
 from framework.store.gather import check_range, merged, ragged_of, taken
 from framework.system.user_code import needed
 
@@ -95,7 +94,7 @@ class ParquetStore(RecordStore):
                 where, is_map = f"{self.name(0)}: {column.name}", name in self.label_maps
                 count = int(self._files.firsts[self._first_group + 1])  # others must be decoded
                 read = partial(self._first_value, name)
-                fields[name] = image_field(where, count, read, is_map, fix)
+                fields[name] = folder_store.image_field(where, count, read, is_map, fix)
         foreign.check_label_maps(self.label_maps, fields, self.group)
         _, classes, counts = self._labels
         digest = sampled_digest(self._files.paths)

@@ -18,10 +18,8 @@ from torch import Tensor
 from framework.contracts.records import LABEL, Manifest, Records, RecordStore
 from framework.errors import ConfigError, ResourceError
 from framework.measure.host import available_memory_bytes
-from framework.store.file_store import num_bytes, torch_dtype
-from framework.store.files import identify
+from framework.store import file_store, files, open_store
 from framework.store.gather import Gather
-from framework.store.open_store import files_of
 from framework.system.memory import LockedFiles, Pieces
 from framework.system.native import find
 from framework.system.portable import CLOSED_BY_EXEC, NO_FOLLOW, c_function, lock
@@ -49,7 +47,7 @@ class Staged:
             what = f"this system has no {MEMORY} to copy it to"
             raise ResourceError(107, f"data.stage = ram: {source}", what, "set data.stage=none")
         remove_leftovers()
-        identity = (os.path.realpath(source), *map(identify, files_of(source)))
+        identity = (os.path.realpath(source), *map(files.identify, open_store.files_of(source)))
         key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
         self._home = MEMORY / f"paceline-{os.getuid()}-{key}"
         # All links to a store have one copy.
@@ -132,7 +130,7 @@ def _copy(source: str, home: Path, name: str) -> None:
     # Copy under another name first, so that ``home`` is complete if it exists.
     where = f"data.stage = ram: {source}"
     fix = "set data.stage=none, or free memory"
-    needed = sum(map(os.path.getsize, files_of(source)))
+    needed = sum(map(os.path.getsize, open_store.files_of(source)))
     spare = int(min(shutil.disk_usage(MEMORY).free, available_memory_bytes()) * SPARE)
     if needed > spare:
         what = f"{needed} bytes do not fit into memory, of which {spare} may be taken"
@@ -263,7 +261,7 @@ class LockedRecords:
         self._gathers: dict[str, Gather] = {}  # of addresses
         for name, field in store.manifest.fields.items():
             shape = tuple(size or 0 for size in field.shape)
-            self._gathers[name] = Gather(None, 1, shape, torch_dtype(field))
+            self._gathers[name] = Gather(None, 1, shape, file_store.torch_dtype(field))
         self._files = LockedFiles(store.paths, device)
 
     def __call__(self, indices: Tensor) -> Records:
@@ -291,6 +289,6 @@ def lockable(store: RecordStore) -> bool:
     if find("paceline_gather") is None or not store.manifest.num_records:
         return False
     is_raw = all(field.encoding == "raw" for field in fields.values())
-    if not is_raw or max(map(num_bytes, fields.values()), default=0) < LEAST_BYTES:
+    if not is_raw or max(map(file_store.num_bytes, fields.values()), default=0) < LEAST_BYTES:
         return False
     return store.places(torch.empty(0, dtype=torch.int64)).starts.keys() == fields.keys()

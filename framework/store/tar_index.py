@@ -19,8 +19,7 @@ from zlib import crc32
 import numpy as np
 
 from framework.errors import DataError, ResourceError
-from framework.store import files
-from framework.store.foreign import DAMAGE
+from framework.store import files, foreign
 from framework.system.durable import write_bytes
 from framework.system.portable import BYTES, NO_FOLLOW, NO_WAIT, read_at
 
@@ -129,7 +128,7 @@ def list_shard(shard: str) -> ShardIndex:
                 raise tarfile.ReadError(what)
     except PermissionError as error:
         raise files.unreadable(shard, error) from error
-    except (tarfile.TarError, *DAMAGE) as error:
+    except (tarfile.TarError, *foreign.DAMAGE) as error:
         what = f"not a whole, uncompressed .tar file ({error})"
         fix = "get it again, or unpack it to .tar: gzip -dk, bzip2 -dk, xz -dk or zstd -d"
         raise DataError(166, shard, what, fix) from error
@@ -170,7 +169,7 @@ def _read_index(place: str, identity: files.Identity) -> ShardIndex | None:
             return None
         columns = (keys.tobytes(), records, members, texts.tobytes())
         return ShardIndex(head["suffixes"], *columns, head["left_out"])
-    except (*DAMAGE, TypeError):
+    except (*foreign.DAMAGE, TypeError):
         return None
 
 

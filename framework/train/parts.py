@@ -10,22 +10,17 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
+from framework.contracts import class_labels, data
 from framework.contracts.batch import Batch, mapped, num_records, taken
-from framework.contracts.class_labels import raise_if_label
-from framework.contracts.data import MicroBatches
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, Report, Schedule
 from framework.errors import say
 from framework.schedule.torch_schedule import TorchSchedule
 from framework.system.rng import kept_generators
-from framework.train.checkpoint import CheckpointFolder
-from framework.train.cuda_graph import CudaRecorder
+from framework.train import checkpoint, cuda_graph, noise, objective_state, weights
 from framework.train.metrics import PassPlace, PassResults, Results, TrainPlan
-from framework.train.noise import VALIDATION, noise_of
-from framework.train.objective_state import ObjectiveState, evaluating
 from framework.train.watching import Goal, Watching
-from framework.train.weights import Average, Freeze
 
 if TYPE_CHECKING:
     from framework.train.torch_metrics import TorchMetrics  # an extra
@@ -49,20 +44,20 @@ class Parts:
     precision: Precision
     clock: Clock
     val_clock: Clock
-    checkpoints: CheckpointFolder | None = None  # None: nothing is saved
+    checkpoints: checkpoint.CheckpointFolder | None = None  # None: nothing is saved
     setter: TorchSchedule | None = None  # sets the learning rates instead of ``schedule``
     # The optimizer of each phase of ``objective``, in their order. All are in ``optimizer``, and
     # ``model`` is not wrapped. Empty: each pass trains everything.
     phases: Mapping[str, torch.optim.Optimizer] = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
     seed: int = 0  # of the run, for ``record_noise``
-    freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
-    owned: ObjectiveState | None = None  # weights and state of ``objective``
-    average: Average | None = None  # None: the weights themselves are evaluated and kept
+    freeze: weights.Freeze | None = None  # None: every parameter that needs a gradient is trained
+    owned: objective_state.ObjectiveState | None = None  # weights and state of ``objective``
+    average: weights.Average | None = None  # None: the weights themselves are evaluated and kept
     stop: Callable[[], bool] = lambda: False  # called after every step; the ranks agree on it
     metrics: "TorchMetrics | None" = None  # further metrics of the validation
     best: Goal | None = None  # what the best validation has most of; None: the objective decides
     watching: Watching | None = None  # watchers, which may end the run
-    recorder: CudaRecorder | None = None  # captures steps as CUDA graphs
+    recorder: cuda_graph.CudaRecorder | None = None  # captures steps as CUDA graphs
     sums_records: bool = False  # whether only a sum over ranks tells the records of a step
     say: Callable[[str], None] = say  # prints a note or a warning
 
@@ -137,7 +132,7 @@ def is_nan(means: Mapping[str, float], name: str) -> bool:
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    passes: MicroBatches,
+    passes: data.MicroBatches,
     objective: Objective,
     precision: Precision,
     clock: Clock,
@@ -152,9 +147,9 @@ def evaluate(
     pass_results = PassResults(objective, drops_bad=False)
     clock.skip()  # The time since the last validation does not count.
     with (
-        evaluating(objective),
+        objective_state.evaluating(objective),
         kept_generators(parallel.device),
-        noise_of(VALIDATION),
+        noise.noise_of(noise.VALIDATION),
         closing(passes) as batches,
     ):
         for batch, weight, _ in batches:
@@ -162,7 +157,7 @@ def evaluate(
                 with precision.autocast():
                     outcome = objective(model, batch)
             except (IndexError, RuntimeError) as error:
-                raise_if_label(error, batch, "validation data")
+                class_labels.raise_if_label(error, batch, "validation data")
                 raise
             clock.mark("forward")
             # A weight of 0 marks a filler: its records do not count.

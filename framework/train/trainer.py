@@ -15,10 +15,8 @@ from framework.contracts.span import SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, kept_generators, set_generator_state
-from framework.train.checkpoint import of_all_ranks
-from framework.train.cuda_graph import GraphedPasses
+from framework.train import checkpoint, cuda_graph, noise
 from framework.train.metrics import PassPlace, PassResults, Progress, next_due
-from framework.train.noise import key_noise
 from framework.train.parts import Parts, is_better, is_nan, named_means, validated
 from framework.train.phases import Held, PhasedPasses
 from framework.train.step import CountWeights, Passes, Stepper, all_finite, nonfinite_error
@@ -120,7 +118,7 @@ class Trainer:
         best: dict[str, Any] | None = None
         if parts.checkpoints is not None and self.bests and parts.parallel.rank == 0:
             best = read_best(parts.checkpoints.folder)
-        best = of_all_ranks(best, parts.parallel)[0]
+        best = checkpoint.of_all_ranks(best, parts.parallel)[0]
         average = parts.average
         if best is not None:
             state = {"model": best["model"], "average": None, "optimizer": {"state": {}}}
@@ -149,7 +147,7 @@ class Trainer:
         steps_left = self._last_step - progress.step
         self.parts.train.expect(progress.epoch, progress.epoch_step, steps_left)
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
-        key_noise(self.parts.seed, progress.epoch)
+        noise.key_noise(self.parts.seed, progress.epoch)
         batch: Batch = {}
         held: list[Held] = []  # the passes of a step with phases, until its last one
         try:
@@ -274,7 +272,7 @@ class Trainer:
         passes = Passes(*own, self._counts, parts.clock.mark)
         if parts.recorder is None:
             return passes
-        return GraphedPasses(passes, self.stepper, parts.recorder, self._position)
+        return cuda_graph.GraphedPasses(passes, self.stepper, parts.recorder, self._position)
 
     def _moment(self, **facts: Any) -> Moment:
         step, epoch = self.progress.step, self.progress.epoch_number

@@ -168,7 +168,11 @@ FILES = [
     *(targets.ROOT / "recipes").glob("*.yaml"),
     *targets.ROOT.glob("examples/**/*.yaml"),
 ]
-OWN = ("paceline_examples.", "sines.", *(f"{path.stem}." for path in targets.ROOT.glob("examples/**/*.py")))
+OWN = (
+    "paceline_examples.",
+    "sines.",
+    *(f"{path.stem}." for path in targets.ROOT.glob("examples/**/*.py")),
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -17,11 +17,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
+from framework.cli import explain, hydra_app, run_ranks
 from framework.cli.arguments import CONFIG_DIR, CommandWords, Grant, granted, read_keys, split_words
-from framework.cli.explain import explained
-from framework.cli.hydra_app import composed
 from framework.cli.hydra_session import hydra_session, stamp
-from framework.cli.run_ranks import pack_missing
 from framework.cli.tables import counted_bar, plural, rate
 from framework.commands.bench import bench_lines
 from framework.commands.bench.bench_lines import Bench, Choice, label
@@ -132,7 +130,7 @@ def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, 
     A recipe's own ``hydra.sweeper.params`` count too, unless the same key is typed. ConfigError
     C100 for what Hydra cannot read, C186 for a sweep that is no list of values.
     """
-    with explained("train", words, config_dir), hydra_session("train", config_dir) as hydra:
+    with explain.explained("train", words, config_dir), hydra_session("train", config_dir) as hydra:
         parser = OverridesParser.create(hydra.config_loader)
 
         def by_key(texts: Sequence[str]) -> dict[str, Override]:
@@ -263,8 +261,8 @@ def _settings(
         choices.append(shown)
         words = [*fixed, *(f"{key}={value}" for key, value in choice.items())]
         try:
-            config, allowed = composed(words, grant, config_dir, tuple(RULES))
-            pack_missing(config, allowed)
+            config, allowed = hydra_app.composed(words, grant, config_dir, tuple(RULES))
+            run_ranks.pack_missing(config, allowed)
             settings.append(TrialSetting(label(shown), config, allowed))
         except PacelineError as error:
             errors[label(shown)] = error

@@ -24,17 +24,15 @@ from torch import Tensor, nn
 from framework.cli.arguments import block_words
 from framework.commands.diagnose import measure_run
 from framework.config.targets import data_name, split_of, val_sets
+from framework.contracts import span, waits
 from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.records import Field, RecordStore
-from framework.contracts.span import waiting_share
-from framework.contracts.waits import slow_block
 from framework.data import dataset, reader
 from framework.data.source import StoreSource, WorkerSource
 from framework.diagnosis.facts import Facts, Storage
 from framework.diagnosis.step_rules import TINY
 from framework.errors import Say
-from framework.measure import host
-from framework.measure.statistics import median
+from framework.measure import host, statistics
 from framework.measure.usage import MachineUse, MachineWatch
 from framework.media.header import BadImage, ImageHeader, read_header
 from framework.order.batches import Order, spread
@@ -124,7 +122,7 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
             for module in model.modules()
         )
         known["convolutional"] = is_channels_first and not probe.config["channels_last"]
-        known["slow_records"] = slow_block(source.slow_records(), probe.assembly.waits)
+        known["slow_records"] = waits.slow_block(source.slow_records(), probe.assembly.waits)
         return Facts(**settings_of(probe), **known)
 
 
@@ -163,7 +161,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
         "other": other,
         "other_size": other_size,
         "whole": whole.records_per_s,
-        "wait": waiting_share(whole.spans_s) or 0.0,
+        "wait": span.waiting_share(whole.spans_s) or 0.0,
         "spans_s": whole.spans_s,
         "compute_spans_s": compute.spans_s,
         "spread": whole.spread,
@@ -262,7 +260,7 @@ def _copy_rate(probe: Probe) -> float | None:
         torch.cuda.synchronize(device)
         times_s.append(time.perf_counter() - start)
         del copies
-    return len(host_batch["index"]) / median(times_s[3:])
+    return len(host_batch["index"]) / statistics.median(times_s[3:])
 
 
 def settings_of(probe: Probe) -> dict[str, Any]:

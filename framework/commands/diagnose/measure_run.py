@@ -44,11 +44,9 @@ from framework.diagnosis.facts import RankFacts, RunFacts
 from framework.measure.host import threads_per_rank
 from framework.measure.stack_sampler import LAYERS, PythonLine, StackSampler, charged
 from framework.measure.statistics import median
-from framework.parallel.ddp import DistributedParallel
-from framework.parallel.group import HostSyncBatchNorm
+from framework.parallel import ddp, group
 from framework.parallel.start_ranks import Meeting, parse_endpoint, share_text
-from framework.system.durable import write_json
-from framework.system.stopping import scratch_folder
+from framework.system import durable, stopping
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.step import drop_gradients
 from framework.train.trainer import Trainer
@@ -323,7 +321,7 @@ def _short_run(
     quiet = io.StringIO()
     place = "outputs" if os.path.isdir("outputs") else None
     with (
-        scratch_folder("paceline-diagnose-", place) as folder,
+        stopping.scratch_folder("paceline-diagnose-", place) as folder,
         redirect_stdout(quiet),
         redirect_stderr(quiet),
         closing(Assembly(endless, allowed, lambda _: None)) as assembly,
@@ -419,7 +417,7 @@ def measured_as_rank(job: RankedJob | None, seconds: float) -> RankFacts | None:
 def _measured(job: RankedJob) -> RunOutcome:
     facts = measure_ranks(job)
     if facts is not None:
-        write_json(Path(job.run_dir, FACTS), asdict(facts))
+        durable.write_json(Path(job.run_dir, FACTS), asdict(facts))
     return RunOutcome(0, "measured")
 
 
@@ -433,11 +431,11 @@ def measure_ranks(job: RankedJob) -> RankFacts | None:
         sizes: list[float] = []
         trainer, step_s = _train(probe, 0.6 * seconds, sizes)
         numbers = torch.tensor([0.0, *sizes], dtype=torch.float64)
-        norms = (HostSyncBatchNorm, nn.SyncBatchNorm)  # which exchange their statistics
+        norms = (group.HostSyncBatchNorm, nn.SyncBatchNorm)  # which exchange their statistics
         modules = trainer.parts.model.modules()
         synchronizes = any(isinstance(module, norms) for module in modules)
         unsynced_s = None
-        if isinstance(parallel, DistributedParallel):
+        if isinstance(parallel, ddp.DistributedParallel):
             parallel.syncs = False
             _, unsynced_s = _train(probe, 0.2 * seconds, [])
             parallel.syncs = True

@@ -29,8 +29,7 @@ from framework.input import folder, store
 from framework.measure.host import cores_per_rank, num_cores
 from framework.measure.statistics import LEAST_GAIN, Pairs, take_turns
 from framework.order.draws import permutation
-from framework.pack import jobs, pack_store, packing
-from framework.pack.preparation import Preparation
+from framework.pack import jobs, pack_store, packing, preparation
 from framework.parallel.processes import rank_environment
 from framework.store.hdf5_store import HDF5Writer
 from framework.system.durable import write_json
@@ -283,7 +282,7 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
         say("packing")
         repack = verdict.repack
         for path, target in repack.paths.values():
-            prepare = Preparation(**repack.options)
+            prepare = preparation.Preparation(**repack.options)
             work = packing.Packing(_input(repack, path), HDF5Writer, target, prepare)
             pack_store.pack(work, None)
         note = f"packed: {', '.join(target for _, target in repack.paths.values())}"
@@ -311,7 +310,7 @@ def measured_rate(
 def write_sample(repack: Repack, path: str, wanted: int, seconds: float) -> tuple[float, float]:
     """Pack spread records, repeated up to ``wanted``. Return seconds and bytes of one."""
     source = _input(repack, repack.targets["train"][0])
-    prepare = Preparation(**repack.options)
+    prepare = preparation.Preparation(**repack.options)
     fields = prepare.fields(source)
     num_records = source.manifest.num_records
     starts = permutation(-(-num_records // RUN), 0, 0).tolist()

@@ -21,9 +21,8 @@ from framework.diagnosis.step_rules import raise_quota, use_all_cores
 from framework.measure import host
 from framework.media.scale import turbojpeg
 from framework.store.staging import MEMORY
-from framework.system import native
+from framework.system import native, stopping
 from framework.system.portable import allowed_cores
-from framework.system.stopping import scratch_folder
 
 GIB, GB = 1 << 30, 1e9  # of memory, of what is read in a second
 WHEELS = "https://download.pytorch.org/whl/cu126"
@@ -158,7 +157,7 @@ def _disk(place: Path) -> Iterator[Finding]:
     """Yield findings about the disk and the page cache, read through a file that is removed."""
     kind = host.disk_kind(str(place))
     try:
-        with scratch_folder(".paceline-doctor-", str(place.absolute())) as folder:
+        with stopping.scratch_folder(".paceline-doctor-", str(place.absolute())) as folder:
             path = f"{folder}/file"
             num_bytes = _write(path)
             cached = _cached_rate(path)

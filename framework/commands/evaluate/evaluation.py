@@ -14,18 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.config.build import make_metrics
-from framework.config.init_weights import load_teacher
+from framework.config import build, init_weights
 from framework.config.input_source import as_pixels, class_name
 from framework.config.saved_run import SavedRun, chosen_file, open_run
-from framework.contracts import prediction
+from framework.contracts import prediction, records, span
 from framework.contracts.batch import move
 from framework.contracts.class_labels import class_labels
 from framework.contracts.data import MicroBatches, Source
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions, Predicts
-from framework.contracts.records import IGNORE
-from framework.contracts.span import span_figures
 from framework.errors import ResourceError, printable, say, words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
@@ -85,8 +82,8 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
     shown: list[Any] = []  # of the page
     results: dict[str, Summary] = {}
     with closing(open_run(Path(job.run), allowed, job.weights, job.changes, say_once)) as run:
-        load_teacher(run.objective, say_once)
-        metrics = make_metrics(run.config, run.allowed, run.parallel, say_once, run.classes)
+        init_weights.load_teacher(run.objective, say_once)
+        metrics = build.make_metrics(run.config, run.allowed, run.parallel, say_once, run.classes)
         for name, part in run.sets(job.data, job.select, job.limit).items():
             with closing(run.open_set(part)) as source:
                 results[name] = result = _evaluate_set(run, source, metrics, job.worst, say_once)
@@ -140,7 +137,7 @@ def _evaluate_set(
         "arrays": {name: value.tolist() for name, value in arrays.items()},
         "records_per_s": count / wall_s,
         "wall_s": wall_s,
-        "spans": span_figures(clock.spans()),
+        "spans": span.span_figures(clock.spans()),
     }
     mine = watched.confusion
     sizes = run.parallel.gather(torch.tensor([0 if mine is None else len(mine)]))
@@ -235,7 +232,7 @@ def counted(predictions: Predictions, target: Tensor) -> Tensor | None:
         return None
     is_class = (truth >= 0) & (truth < num_classes) & (guess < num_classes)
     if isinstance(predictions, PredictedMaps):
-        is_class &= truth != IGNORE
+        is_class &= truth != records.IGNORE
     places = truth[is_class] * num_classes + guess[is_class]
     counts = torch.bincount(places.flatten().cpu(), minlength=num_classes**2)
     return counts.view(num_classes, num_classes).double()

@@ -35,8 +35,7 @@ from framework.pack.jobs import file_sha256, hash_of, make_plan, stamps
 from framework.pack.pack_store import list_bad
 from framework.pack.packing import BadItem, Journal
 from framework.store.folder_store import LONGEST_NAME
-from framework.system import durable
-from framework.system.safe_text import csv_cell
+from framework.system import durable, safe_text
 from framework.system.user_code import needed
 
 Columns = dict[str, list[Any]]
@@ -407,7 +406,7 @@ def csv_rows(columns: Columns) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     rows = zip(*columns.values(), strict=True)
-    writer.writerows([csv_cell(value) for value in row] for row in rows)
+    writer.writerows([safe_text.csv_cell(value) for value in row] for row in rows)
     return text.getvalue()
 
 
@@ -477,6 +476,6 @@ def check_folder(path: Path) -> None:
         with suppress(csv.Error, KeyError):
             allowed = {row["file"] for row in csv.DictReader(io.StringIO(text, newline=""))}
             allowed.add(TABLE_NAME)
-    if not path.is_dir() or set(map(csv_cell, names)) - allowed:
+    if not path.is_dir() or set(map(safe_text.csv_cell, names)) - allowed:
         what = "is there already, and holds something else"
         raise ConfigError(356, f"output.path = {path}", what, "choose another folder")

@@ -17,15 +17,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from framework import errors
+from framework.cli import hydra_session, precedence, signals, tables
 from framework.cli.arguments import Grant, granted, typed_value
 from framework.cli.devices_launcher import DevicesLauncher, LaunchedJob, SweepStopped, asked_job
 from framework.cli.hydra_app import checked, run_app
-from framework.cli.hydra_session import as_written, stamp
 from framework.cli.outcome import conclude, discard_if_empty, recorded_if_stopped
-from framework.cli.precedence import last
 from framework.cli.run_records import LOCK
-from framework.cli.signals import StopSignals
-from framework.cli.tables import metrics_words, print_table
 from framework.cli.trusted_folders import signature, was_begun_here
 from framework.commands.train.resume_words import resumed
 from framework.config.targets import val_sets
@@ -129,7 +126,7 @@ def _search_value(cfg: DictConfig) -> float | None:
 
 
 def _endings(arguments: list[str]) -> dict[Path, int]:
-    typed = typed_value(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
+    typed = typed_value(arguments, "hydra.sweep.dir") or f"outputs/{hydra_session.stamp()}-sweep"
     paths = Path(typed.strip("'\"")).glob(f"*/{ENDED}")
     return {path: path.stat().st_mtime_ns for path in paths}
 
@@ -170,7 +167,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
             claim(run_dir, cfg, repeated, typed.config_dir, is_sweep)
             typed.jobs.append(SweepJob(number, run_dir, overrides))
             with logged(run_dir):
-                for note in last().notes:
+                for note in precedence.last().notes:
                     OWN.info("note: %s", note)
                 code = _run(config, run_dir, allowed, meeting, is_sweep)
             # the report of a sweep names the jobs that failed
@@ -190,7 +187,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     if is_sweep and code in STOPPED:
         raise SweepStopped(code)
     if is_sweep:
-        StopSignals.end_again()
+        signals.StopSignals.end_again()
     return code
 
 
@@ -296,7 +293,7 @@ def claim(
             suffix = f".{len(list(run_dir.glob('config*.yaml')))}"
             facts_file = run_files.NEXT_FACTS
         write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
-        written = as_written(cfg)
+        written = hydra_session.as_written(cfg)
         run_files.write_object(run_dir / f"resolved{suffix}.json", written, redact=False)
         own = {key: written[key] for key in ("vars", "tags")}
         own["trust"] = signature(run_dir) if not resumed or was_begun_here(run_dir) else ""
@@ -333,7 +330,7 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
             figures[3] = str(run_files.read_object(job.run_dir / ENDED).get("reason", "failed"))
         elif summary:
             figures[0] = f"{summary['records_per_s']:,.0f}"
-            figures[3] = metrics_words(summary)
+            figures[3] = tables.metrics_words(summary)
             if "others_cpu_cores" in usage:
                 figures[1] = f"{usage['others_cpu_cores']:.1f} cores"
             spans = summary.get("spans") or {}
@@ -345,7 +342,7 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
             load = usage.get("others_cpu_cores", 0.0)
             samples.setdefault(name, []).append((summary["records_per_s"], load, job.number))
     right = ("records/s", "other programs", "waiting")
-    print_table("sweep", ["job", *keys], right, rows, ["validation"])
+    tables.print_table("sweep", ["job", *keys], right, rows, ["validation"])
     console = SafeConsole()
     if len(samples) > 1:
         jobs_of = samples.values()

@@ -19,9 +19,8 @@ from framework.commands.watch.torch_hooks import OUTSIDE, VALIDATION, TorchHooks
 from framework.contracts.span import Span
 from framework.data.dataset import HOST, is_named_tuple, is_number, title_of
 from framework.diagnosis.facts import ItemFacts, LoaderFacts, ScriptFacts
+from framework.measure import stack_sampler, statistics
 from framework.measure.host import num_cores
-from framework.measure.stack_sampler import StackSampler
-from framework.measure.statistics import median
 from framework.measure.usage import MachineUse
 from framework.order.batches import spread
 from framework.system.rng import generator_mark, kept_generators
@@ -67,7 +66,7 @@ def gather_script_facts(hooks: TorchHooks, machine: MachineUse, may_read: bool) 
         loader=loader_facts,
         items=items,
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        start_s=median(counts.start_s) if counts.start_s else 0.0,
+        start_s=statistics.median(counts.start_s) if counts.start_s else 0.0,
         epochs=counts.epochs,
         outside_s=outside.total_s,
         validation_s=validation.total_s,
@@ -100,7 +99,7 @@ def measure_items(dataset: Any) -> ItemFacts:
         took_s = time.perf_counter() - start
         cpu_s = time.process_time() - cpu_s
     indices = itertools.cycle(order)
-    sampler = StackSampler("items")
+    sampler = stack_sampler.StackSampler("items")
     sampler.start()
     try:
         while time.perf_counter() - start < took_s + 0.3:
