@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
 
 IS_13 = hydra_version.startswith("1.3.")
+# OmegaConf 2.4, which comes with Hydra 1.4, has another name for it.
+REGISTER: Any = getattr(OmegaConf, "register_new_resolver" if IS_13 else "register_resolver")
 SCHEME = "paceline"
 RECIPES = "paceline"  # the provider of our recipes
 OWN_CHOICES, OWN_RECIPES = "project", "project-recipes"  # those of the present folder's files
@@ -138,8 +140,8 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
     stamp.cache_clear()
     # The value is fixed now, for the processes to which a launcher sends the resolver.
     now = stamp()
-    OmegaConf.register_new_resolver("stamp", lambda: now, replace=True)
-    OmegaConf.register_new_resolver("slug", _slug, replace=True)
+    REGISTER("stamp", lambda: now, replace=True)
+    REGISTER("slug", _slug, replace=True)
     _guard_environment()
     SearchFolders.config_dir = config_dir
     GlobalHydra.instance().clear()
@@ -164,8 +166,8 @@ def _slug(text: Any) -> str:
 
 
 def _guard_environment() -> None:
-    OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
-    OmegaConf.register_new_resolver("oc.decode", _decode, replace=True)
+    REGISTER("oc.env", _read_environment, replace=True)
+    REGISTER("oc.decode", _decode, replace=True)
 
 
 def _read_environment(key: str, *default: Any) -> Any:
