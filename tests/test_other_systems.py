@@ -106,7 +106,8 @@ def paceline(simulated, text, **options):
 
 def test_the_simulation_hides_what_is_missing(simulated):
     code = "from framework.system import portable as p; from framework.measure import host"
-    shown = "p.has_locks(), len(p.allowed_cores()), host.cpu_info('flags') or None, host.disk_kind('.')[:7]"
+    shown = "p.has_locks(), len(p.allowed_cores())"
+    shown += ", host.cpu_info('flags') or None, host.disk_kind('.')[:7]"
     last = simulated("-c", f"{code}; import os; print({shown}, os.cpu_count())").stdout.split()
     assert last[0] == str(simulated.system == "macos")
     assert last[1] == last[4]

@@ -1,4 +1,4 @@
-"""Somebody's distillation: a small net learns from labels and from a larger net, in plain PyTorch."""
+"""Somebody's distillation: a small net learns from labels and a larger net, in plain PyTorch."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Somebody's metric learning: triplets from P x K batches, in plain PyTorch, as found on the web."""
+"""Somebody's metric learning: triplets from P x K batches, in plain PyTorch, from the web."""
 
 import sys
 

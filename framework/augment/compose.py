@@ -141,7 +141,7 @@ class Fused:
 
         from framework.augment import normalize, random_erasing  # noqa: PLC0415
 
-        # Where they are defined, the mark would load the compiler for every command.
+        # Beside their definitions, the mark would load the compiler for every command.
         for function in (normalize.constant_tables, random_erasing.constant_paint):
             torch.compiler.assume_constant_result(function)
         known = list_options()  # of this version of torch

@@ -104,7 +104,7 @@ class DevicesLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Check the options. ConfigError C101; C128 on a system that cannot run jobs side by side."""
+        """Check the options. ConfigError C101; C128 on another system than Linux."""
         if not hasattr(os, "memfd_create"):
             what = "needs Linux, which gives a process cores of its own"
             raise ConfigError(128, "hydra/launcher = devices", what, "leave it out")

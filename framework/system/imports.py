@@ -1,5 +1,6 @@
 """Imports of large modules that the start of a command need not wait for."""
 
+import atexit
 import ctypes
 import gc
 import os
@@ -11,6 +12,8 @@ from threading import Thread
 from typing import Any
 
 from framework.system.portable import allowed_cores
+
+atexit.register(gc.unfreeze)  # libraries that count their objects at the end see them go
 
 
 def load(name: str) -> Any:

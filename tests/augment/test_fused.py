@@ -97,6 +97,7 @@ def test_the_compiler_need_not_look_for_functions_in_c(augment, monkeypatch):
 
     for module in (color_jitter, normalize):
         monkeypatch.setattr(module, "find", find)
+    Fused(augment, print)  # marks what is constant
     fused = torch.compile(augment, fullgraph=True, backend="eager")
     batch = {"image": torch.empty(4, 3, 8, 8, dtype=torch.uint8, device="meta")}
     fused(batch, torch.empty(4, augment.num_draws, device="meta"))

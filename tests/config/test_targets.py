@@ -170,6 +170,7 @@ FILES = [
 ]
 OWN = (
     "paceline_examples.",
+    "src.",
     "sines.",
     *(f"{path.stem}." for path in targets.ROOT.glob("examples/**/*.py")),
 )

@@ -81,9 +81,9 @@ def test_weights_losses_and_validations_are_those_of_the_plain_loop(monkeypatch)
     expected, validations = plain_loop(seed=12345)
     assert losses(Path("run")) == expected
     rows = map(json.loads, Path("run/metrics.jsonl").read_text().splitlines())
-    found = [(row["loss"], row["accuracy"]) for row in rows if row["split"] == "val"]
-    assert found == validations
-    assert found[-1][0] < found[0][0]
+    validated = [(row["loss"], row["accuracy"]) for row in rows if row["split"] == "val"]
+    assert validated == validations
+    assert validated[-1][0] < validated[0][0]
 
 
 @pytest.mark.slow
