@@ -137,8 +137,7 @@ def with_run(arguments: list[str], command: str) -> list[str]:
     """
     if arguments[:1] == ["-sc"]:
         return arguments
-    words = without_options(arguments)
-    plain = [word for word in words if "=" not in word or os.path.exists(word)]
+    plain = [word for word in without_options(arguments) if "=" not in word or os.path.exists(word)]
     overrides = [word for word in arguments if word not in plain]
     if plain and any(word.startswith("run=") for word in overrides):
         raise ConfigError(100, " ".join(plain), "stands beside run=", "give one or the other")
@@ -154,8 +153,6 @@ def with_output(arguments: list[str]) -> list[str]:
 
 
 class CommandWords(NamedTuple):
-    """A command line."""
-
     own: dict[str, str]  # the texts of the command's keys
     others: list[str]  # in order, without ``--config-dir``
     config_dir: str | None  # the folder that ``--config-dir`` names

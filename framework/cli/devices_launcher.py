@@ -57,8 +57,6 @@ class DeviceShare(NamedTuple):
 
 @dataclass(eq=False)
 class LaunchedJob:
-    """A job that runs, or has ended."""
-
     number: int  # Hydra's
     words: list[str]  # its overrides
     share: DeviceShare
@@ -154,7 +152,6 @@ class DevicesLauncher(Launcher):
         return returns
 
     def _started(self, number: int, words: list[str], share: DeviceShare) -> LaunchedJob:
-        """Start a job on its share of the machine."""
         sweep_dir = self.hydra.sweep.dir
         log = os.path.join(sweep_dir, f"{number}.log")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW

@@ -71,8 +71,7 @@ def help_text(command: str, config_dir: str | None, arguments: Words = ()) -> st
         ours = (ROOT / group, CONF / group)
         for folder in (*ours, *map(Path, own_folders(group, config_dir))):
             for path in sorted(filter(Path.is_file, folder.glob("*.yaml"))):
-                texts = choices.setdefault(group, {})
-                texts[path.stem] = path.read_text("utf-8", "replace")
+                choices.setdefault(group, {})[path.stem] = path.read_text("utf-8", "replace")
     # the block between ``# keys`` and ``hydra:``
     text = (CONF / f"{command}.yaml").read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
     text = text.split("\nhydra:", 1)[0]
@@ -146,8 +145,7 @@ def _keys_of_choices(choices: dict[str, dict[str, str]], arguments: Words) -> li
             elif name in texts:
                 shown.append(f"{title}has no keys")
             elif name not in ("", "null"):
-                hint = errors.did_you_mean(name, list(texts))
-                shown.append(f"{title}no such choice{hint}")
+                shown.append(f"{title}no such choice{errors.did_you_mean(name, list(texts))}")
     return shown
 
 
@@ -331,24 +329,22 @@ def print_origins(command: str, arguments: list[str], key: str, config_dir: str 
     with explained(command, arguments, config_dir), hydra_session(command, config_dir) as hydra:
         config = compose(command, arguments)
         loader: Any = hydra.config_loader
-        typed = loader.typed(arguments)
         for layer in precedence.last().layers:
             for leaf, value in layer.values.items():
                 origins.append((leaf, layer.path, value, layer.reasons.get(leaf, "")))
         if precedence.last().without_validation:
             origins.append(("data.val", "data.train is typed without data.val", None, ""))
-        for override in OverridesParser.create().parse_overrides(typed):
+        for override in OverridesParser.create().parse_overrides(loader.typed(arguments)):
             place = override.key_or_group
             if not loader.is_group(place) and not place.startswith("hydra."):
                 given = None if override.is_sweep_override() else override.value()
                 for leaf, value in precedence.leaves(given, place):
                     origins.append((leaf, str(override.input_line), value, ""))
-    values = dict(precedence.leaves(OmegaConf.to_container(config), ""))
-    leaves = [leaf for leaf in values if f"{leaf}.".startswith(f"{key}.")]
-    if not leaves:
+    every = precedence.leaves(OmegaConf.to_container(config), "")
+    values = {leaf: value for leaf, value in every if f"{leaf}.".startswith(f"{key}.")}
+    if not values:
         raise unknown_key(command, arguments, key, config_dir)
-    for leaf in leaves:
-        value = values[leaf]
+    for leaf, value in values.items():
         resolved = ""
         if isinstance(value, str) and "${" in value:
             try:

@@ -145,14 +145,13 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
     _guard_environment()
     SearchFolders.config_dir = config_dir
     GlobalHydra.instance().clear()
-    project = project_folder()
     # Later versions have only the behavior that 1.3 has by this option, and warn of it.
     base: dict[str, Any] = {"version_base": "1.3"} if IS_13 else {}
     with initialize_config_dir(str(CONF), job_name=command, **base):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         loader = GuardedLoader(hydra.config_loader.get_search_path())
-        loader.has_users_folder = config_dir is not None or project is not None
+        loader.has_users_folder = config_dir is not None or project_folder() is not None
         hydra.config_loader = loader
         yield hydra
 
@@ -216,8 +215,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     """Return plain values. ConfigError C103 (one is missing), C104 (a reference leads nowhere)."""
     _reset_reference_counts()
     try:
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
+        if missing := sorted(OmegaConf.missing_keys(config)):
             fix = f"add {' '.join(f'{key}=...' for key in missing)}"
             raise ConfigError(103, ", ".join(missing), "must be given", fix)
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -356,10 +354,9 @@ class GuardedLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         """Compose. ConfigError C117 for endless defaults, C125 for what no file may tell Hydra."""
         self.is_checking = True
+        options = (run_mode, from_shell, validate_sweep_overrides)
         try:
-            return self._checked(
-                config_name, overrides, run_mode, from_shell, validate_sweep_overrides
-            )
+            return self._checked(config_name, overrides, *options)
         finally:
             self.is_checking = False
 
@@ -370,14 +367,7 @@ class GuardedLoader(ConfigLoaderImpl):
         names = ("config_name", "overrides", "run_mode", "from_shell", "validate_sweep_overrides")
         return self.load_configuration(*(options[name] for name in names))
 
-    def _checked(
-        self,
-        config_name: str | None,
-        overrides: list[str],
-        run_mode: RunMode,
-        from_shell: bool,
-        validate_sweep_overrides: bool,
-    ) -> DictConfig:
+    def _checked(self, config_name: str | None, overrides: list[str], *options: Any) -> DictConfig:
         _reset_reference_counts()
         words = self.typed(overrides)
         expected: dict[str, Any] = {}
@@ -389,9 +379,7 @@ class GuardedLoader(ConfigLoaderImpl):
             expected = _leaves(super().load_configuration(config_name, own, RunMode.MULTIRUN))
         composition = precedence.begin(config_name, words, self.is_group)
         try:
-            config = super().load_configuration(
-                config_name, words, run_mode, from_shell, validate_sweep_overrides
-            )
+            config = super().load_configuration(config_name, words, *options)
         except RecursionError as error:
             what = "lists of defaults that lead back to themselves"
             fix = "take the entry out that leads back"
@@ -433,7 +421,6 @@ class GuardedLoader(ConfigLoaderImpl):
         return precedence.without_null(map(arguments.long_word, words), self.is_group)
 
     def is_group(self, name: str) -> bool:
-        """Return whether ``name`` is a group of choices."""
         return any(source.is_group(name) for source in self.get_sources())
 
     def _compose_config_from_defaults_list(

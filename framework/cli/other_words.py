@@ -88,17 +88,11 @@ VALUES: dict[str, dict[str, str]] = {
     },
     "devices": {"1": "parallel=none", "auto": "parallel=ddp"},
     "drop_last": {"true": "last=drop", "false": "last=short"},
-    "early_stopping.monitor": {
-        "val/acc": "stop.metric=accuracy",
-        "val/loss": "stop.metric=loss",
-    },
+    "early_stopping.monitor": {"val/acc": "stop.metric=accuracy", "val/loss": "stop.metric=loss"},
     "fast_dev_run": {"true": "debug=tiny", "1": "debug=tiny"},
     "fp16": {"true": FP16, "false": "precision=fp32"},
     "logger": SINKS,
-    "model_checkpoint.monitor": {
-        "val/acc": "best.metric=accuracy",
-        "val/loss": "best.metric=loss",
-    },
+    "model_checkpoint.monitor": {"val/acc": "best.metric=accuracy", "val/loss": "best.metric=loss"},
     "model_ema": {"true": "ema_decay=0.9998"},
     "no_cuda": {"true": "device=cpu"},
     "optimized_metric": {
@@ -128,8 +122,7 @@ WEIGHTS = re.compile(r".*\.(bin|ckpt|pt|pth|safetensors)['\"]?")  # no directory
 
 def our_words(key: str, value: str = "true") -> list[str]:
     """Return our words for a key of another tool and its value; none if we know of none."""
-    name = key.lower().replace("-", "_")
-    parts = name.split(".")
+    parts = key.lower().replace("-", "_").split(".")
     names = [".".join(parts[start:]) for start in range(len(parts))]  # the most precise is first
     value = {"True": "true", "False": "false", "None": "null"}.get(value, value)
     known = (VALUES.get(each, {}).get(value) or OURS.get(each) for each in names)
@@ -175,8 +168,7 @@ def _is_valid(word: str) -> bool:
     if (CONF / key).is_dir():
         choices = {path.stem for path in (CONF / key).glob("*.yaml")}
         return {*re.findall(r"[\w-]+", value)} <= choices
-    group = key.partition(".")[0]
-    rule = option_rules("train").get(key) or option_rules(group).get(key)
+    rule = option_rules("train").get(key) or option_rules(key.partition(".")[0]).get(key)
     if rule is None:  # an option without a type, or a block's short word
         return True
     with suppress(ConfigError):

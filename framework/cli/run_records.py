@@ -31,8 +31,6 @@ UNKNOWN = "default"  # of a key that was not typed and whose value is not record
 
 @dataclass(frozen=True, kw_only=True)
 class ConfiguredRun:
-    """A run with its options."""
-
     choices: Mapping[str, str] = field(default_factory=dict)  # as typed
     config: Mapping[str, Any] = field(default_factory=dict)  # all of them, by dotted names
 

@@ -25,6 +25,7 @@ from framework.system.safe_text import SafeConsole
 if TYPE_CHECKING:
     from framework.pack.packing import OnProgress, PackProgress
 
+Row = Sequence[str]
 NONE = "\N{EN DASH}"
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 # (the least duration in this unit, seconds in the unit, its name): 90 s, not 1.5 min
@@ -116,12 +117,7 @@ def measured(name: str, value: float | None) -> str:
 
 
 def print_table(
-    title: str,
-    left: Sequence[str],
-    right: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    last: Sequence[str] = (),
-    whole: Sequence[str] = (),
+    title: str, left: Row, right: Row, rows: Iterable[Row], last: Row = (), whole: Row = ()
 ) -> None:
     """Print ``rows`` below headings. ``left`` and ``last`` columns are aligned to the left.
 
@@ -220,8 +216,7 @@ def print_spans(spans: Mapping[str, Any], title: str = "where the step time went
     for name, span in spans.items():
         times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
         rows.append([name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s"])
-    heads = ("share", "p50", "p90", "mean", "total")
-    print_table(title, ["span"], heads, rows)
+    print_table(title, ["span"], ("share", "p50", "p90", "mean", "total"), rows)
 
 
 def _result_lines(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -49,8 +49,7 @@ def _verify(options: VerifyOptions, _: Path) -> RunOutcome:
             ending = f"{report.num_bad} records are bad"
         elif report.findings:
             ending = "it is bad"
-        size = f"{report.num_records} records, {report.num_bytes:,} bytes"
-        say(f"{store}: {size}: {ending}")
+        say(f"{store}: {report.num_records} records, {report.num_bytes:,} bytes: {ending}")
         no_stores += [line for line in report.findings if line.startswith(NO_STORE)]
         num_wrong += bool(report.findings)
         num_records += report.num_records

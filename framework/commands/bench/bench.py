@@ -181,8 +181,7 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
         fix = "choose another name, or remove it; compare=['base-*.jsonl',...] reads several files"
         raise ConfigError(189, f"output = {path}", "exists already", fix)
     choices, settings, errors = _settings(axes, fixed, grant, words.config_dir)
-    seed = settings[0].config["seed"]
-    times = (options.seconds, options.burn_in, options.repeats, seed)
+    times = (options.seconds, options.burn_in, options.repeats, settings[0].config["seed"])
     plan = dict(zip(("seconds", "burn_in", "repeats", "seed"), times, strict=True))
     plan |= {"what": options.what, "cells": choices}
     bench = Bench({"bench": bench_lines.SCHEMA, **facts(sys.argv, fixed), **plan}, [])

@@ -46,8 +46,6 @@ class Bench(NamedTuple):
 
 @dataclass(frozen=True)
 class BenchCell:
-    """A cell with all its repeats."""
-
     choice: Choice
     rates: Mapping[tuple[int, int], float]  # mean records per second of each (file, repeat)
     waiting: float | None = None  # share of a step that waits for a batch; None without a clock
@@ -187,8 +185,7 @@ def compare(first: str, second: str, rule: DecisionRule) -> int:
 
     Each side is a file, the folder of a bench, or a pattern, whose files count as one.
     """
-    before = _side(first)
-    after = _side(second)
+    before, after = _side(first), _side(second)
     whats = {bench.header["what"] for bench in (*before, *after)}
     if len(whats) > 1:
         what = f"measured different things: {', '.join(sorted(whats))}"

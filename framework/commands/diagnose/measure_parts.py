@@ -136,8 +136,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
     watch = MachineWatch()
     use = MachineUse(1.0)
     # Slow steps get one turn: each takes as long as several steps.
-    batch_s = num_records / loader.records_per_s
-    num_turns = TURNS if WHOLE * seconds > 5 * batch_s else 1
+    num_turns = TURNS if WHOLE * seconds > 5 * num_records / loader.records_per_s else 1
     for _ in range(num_turns):  # in turn, because each is judged by the other
         say("computing alone")
         computes.append(probe.compute(COMPUTE * seconds / num_turns, burn_in_s))
@@ -147,8 +146,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
         use = watch.lap()
     compute, whole = _pooled(computes), _pooled(wholes)
     say("computing another batch size")
-    other = None
-    other_size = num_records // 2
+    other, other_size = None, num_records // 2
     if num_records < TINY:
         other_size = 8 * num_records
     with suppress(torch.OutOfMemoryError):
@@ -250,8 +248,7 @@ def _copy_rate(probe: Probe) -> float | None:
     device = probe.assembly.device
     if device.type != "cuda":
         return None
-    batch = probe.host_batch
-    host_batch = pin({name: tensor.cpu() for name, tensor in tensors(batch).items()})
+    host_batch = pin({name: tensor.cpu() for name, tensor in tensors(probe.host_batch).items()})
     times_s: list[float] = []
     for _ in range(13):
         torch.cuda.synchronize(device)

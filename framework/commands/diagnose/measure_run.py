@@ -432,8 +432,7 @@ def measure_ranks(job: RankedJob) -> RankFacts | None:
         trainer, step_s = _train(probe, 0.6 * seconds, sizes)
         numbers = torch.tensor([0.0, *sizes], dtype=torch.float64)
         norms = (group.HostSyncBatchNorm, nn.SyncBatchNorm)  # which exchange their statistics
-        modules = trainer.parts.model.modules()
-        synchronizes = any(isinstance(module, norms) for module in modules)
+        synchronizes = any(isinstance(own, norms) for own in trainer.parts.model.modules())
         unsynced_s = None
         if isinstance(parallel, ddp.DistributedParallel):
             parallel.syncs = False

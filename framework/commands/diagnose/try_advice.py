@@ -174,8 +174,7 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
 
 def _rank(verdict: Verdict) -> tuple[bool, float]:
     """Rank data_is_fine first, then by gain, with a handicap for advice that changes learning."""
-    handicap = 0.95 if verdict.learns else 1.0
-    return verdict.rule != "data_is_fine", -verdict.gain * handicap
+    return verdict.rule != "data_is_fine", -verdict.gain * (0.95 if verdict.learns else 1.0)
 
 
 class _Trials:
@@ -278,9 +277,8 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
     if verdict is None or not verdict.can_try:
         return diagnosis
     note = ""
-    if verdict.repack is not None:
+    if (repack := verdict.repack) is not None:
         say("packing")
-        repack = verdict.repack
         for path, target in repack.paths.values():
             prepare = preparation.Preparation(**repack.options)
             work = packing.Packing(_input(repack, path), HDF5Writer, target, prepare)

@@ -28,8 +28,7 @@ def _doctor(options: DoctorOptions, _: Path) -> RunOutcome:
     for finding in machine_checks.findings(Path()):
         findings.append({**finding._asdict(), "figures": {**finding.figures}})
         if not options.json:
-            effect = "helps" if finding.helps else "hurts"
-            say(f"{effect}  {finding.name:11}  {finding.what}")
+            say(f"{'helps' if finding.helps else 'hurts'}  {finding.name:11}  {finding.what}")
             if finding.advice:
                 say(f"{'':20}{finding.advice}")
     if options.json:

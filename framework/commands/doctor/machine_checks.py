@@ -37,8 +37,6 @@ SLOW_DISK = 200e6  # bytes per second: 1,800 photos, as two cores decode (benchm
 
 
 class Finding(NamedTuple):
-    """A fact about the machine."""
-
     name: str
     helps: bool
     what: str  # one sentence
@@ -160,7 +158,11 @@ def _disk(place: Path) -> Iterator[Finding]:
         with stopping.scratch_folder(".paceline-doctor-", str(place.absolute())) as folder:
             path = f"{folder}/file"
             num_bytes = _write(path)
-            cached = _cached_rate(path)
+            buffer, begin = bytearray(BLOCK_BYTES), time.perf_counter()
+            with open(path, "rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
+            cached = num_bytes / (time.perf_counter() - begin)
             places = range(0, num_bytes - PHOTO_BYTES, PHOTO_BYTES)
             draw = random.Random(0)  # noqa: S311  # no secret
             starts = draw.sample(places, len(places))
@@ -203,13 +205,3 @@ def _write(path: str) -> int:
             file.flush()
             os.fsync(file.fileno())
     return written
-
-
-def _cached_rate(path: str) -> float:
-    """Return the bytes per second of reading a file that was just written."""
-    buffer = bytearray(BLOCK_BYTES)
-    num_bytes, start = 0, time.perf_counter()
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            num_bytes += count
-    return num_bytes / (time.perf_counter() - start)

@@ -66,11 +66,10 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
             what = f"cannot be made: {error.strerror}"
             raise ResourceError(101, f"output = {output}", what, "choose another folder") from error
         plan = {"evaluation": evaluation, "parallel": parallel, "debug": None}
-        job = RankedJob(plan, str(output), allowed)
         action = evaluate_here
         if "num_processes" in parallel and "RANK" not in os.environ:
             action = partial(launch_ranks, module="framework.commands.evaluate.evaluate")
-        outcome = job.outcome(action)
+        outcome = RankedJob(plan, str(output), allowed).outcome(action)
     if outcome.code == 0 and os.environ.get("RANK", "0") == "0":
         print_evaluation(output, json.loads((output / "evaluation.json").read_text("utf-8")))
     if outcome.code and is_new:

@@ -44,6 +44,7 @@ LONGEST = 18  # characters of a name
 INCH_PER_CLASS = 0.32
 
 Summary = dict[str, Any]
+Say = Callable[[str], None]
 
 
 class EvaluationJob(NamedTuple):
@@ -113,11 +114,7 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
 
 
 def _evaluate_set(
-    run: SavedRun,
-    source: Source,
-    metrics: "TorchMetrics | None",
-    num_worst: int,
-    say: Callable[[str], None],
+    run: SavedRun, source: Source, metrics: "TorchMetrics | None", num_worst: int, say: Say
 ) -> Summary:
     clock: Clock = make_clock(run.device, run.config["clock"])
     model = OutputRecorder(run.model)

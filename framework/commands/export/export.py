@@ -92,5 +92,4 @@ def _export(words: list[str], options: ExportOptions, _: Path) -> RunOutcome:
 def check_free(path: Path) -> None:
     """Raise ConfigError C381 for a name that is taken."""
     if os.path.lexists(path):
-        fix = "remove it, or choose another place"
-        raise ConfigError(381, f"output = {path}", "exists", fix)
+        raise ConfigError(381, f"output = {path}", "exists", "remove it, or choose another place")

@@ -35,8 +35,7 @@ class ReplayOptions:
 
 def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the directory of the run."""
-    replay = partial(_replay, arguments)
-    return run_options("replay", arguments, ReplayOptions, replay, plain="run")
+    return run_options("replay", arguments, ReplayOptions, partial(_replay, arguments), "run")
 
 
 def _replay(arguments: list[str], options: ReplayOptions, folder: Path) -> RunOutcome:

@@ -64,8 +64,6 @@ class StepSearch(NamedTuple):
 
 
 class RunHistory(NamedTuple):
-    """The steps of a run."""
-
     run_dir: Path
     facts: Mapping[str, Any]  # what ``run.json`` holds
     states: Mapping[int, Path]  # the file of each saved state by its step

@@ -81,7 +81,6 @@ class RecordedRun(run_records.ConfiguredRun):
 
     @property
     def step_s(self) -> float | None:
-        """The seconds of a mean step."""
         return math.fsum(span.mean_s for span in self.spans.values()) or None
 
     @property

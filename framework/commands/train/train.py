@@ -48,8 +48,6 @@ STOPPED = (errors.EXIT_INTERRUPTED, errors.EXIT_PREEMPTED, errors.EXIT_TERMINATE
 
 
 class SweepJob(NamedTuple):
-    """A job of a sweep."""
-
     number: int  # Hydra's, with which the name of its directory begins
     run_dir: Path
     words: Sequence[str]  # its overrides
@@ -286,8 +284,7 @@ def claim(
         raise ConfigError(121, where, what, fix) from error
     with undone(lambda _: _remove_all(run_dir, () if resumed else CLAIMED)):
         remove_leftovers(run_dir)
-        suffix = ""
-        facts_file = FACTS
+        suffix, facts_file = "", FACTS
         if resumed:
             # The files of the first start stay, and new facts count once the state is loaded.
             suffix = f".{len(list(run_dir.glob('config*.yaml')))}"

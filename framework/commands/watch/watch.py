@@ -41,8 +41,6 @@ ROOT = str(Path(framework.__file__).parents[1])
 
 
 class WatchWords(NamedTuple):
-    """The command line."""
-
     script: str  # the path of a file, or the name of a module
     is_module: bool  # as in ``python -m``
     arguments: list[str]  # the script's own words
