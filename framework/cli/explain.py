@@ -44,6 +44,7 @@ UNKNOWN_KEY = re.compile(
 )
 # Where the path belongs that is given as a choice by mistake.
 PATH_KEYS = {"data": "data.train", "input": "input.path", "output": "output.path"}
+RENAMED = "is called differently here"
 # Plugins of Hydra, and the extra that has each.
 PLUGINS = {"optuna": "optuna", "ray": "ray", "submitit_local": "slurm", "submitit_slurm": "slurm"}
 HEADER = """usage: paceline {command} [group=choice] [key=value] ...
@@ -185,9 +186,8 @@ def explain(
     for word in arguments if command == "train" else ():
         key, _, value = word.partition("=")  # a group of ours, such as precision=16
         if key in _groups(command) and value in VALUES.get(key, ()):
-            what = "is called differently here"
             fix = advice(our_words(key, value))
-            return errors.ConfigError(104, f"{key} = {value}", what, fix)
+            return errors.ConfigError(104, f"{key} = {value}", RENAMED, fix)
     if match := UNKNOWN_CHOICE.search(text):
         name = match[1]
         group, _, choice = name.partition("/")
@@ -277,8 +277,7 @@ def unknown_key(
     typed = next((word for word in arguments if word.lstrip("+~").startswith(f"{key}=")), "")
     value = typed.partition("=")[2]
     if command == "train" and value and (ours := our_words(key, value)):
-        what = "is called differently here"
-        return errors.ConfigError(102, f"{key} = {value}", what, advice(ours))
+        return errors.ConfigError(102, f"{key} = {value}", RENAMED, advice(ours))
     known += [*own_keys, *(f"{place}.{other}" for other in taken)]
     hint = errors.did_you_mean(key, known)
     if not hint and "." not in key:

@@ -211,8 +211,7 @@ def launch_ranks(
     environment = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
     if meeting and meeting.interface and "GLOO_SOCKET_IFNAME" not in os.environ:
         environment["GLOO_SOCKET_IFNAME"] = meeting.interface  # gloo would guess it from the name
-    signal_number = 0
-    failure = ""
+    signal_number, failure = 0, ""
     tidy = stopping.undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
     with tidy, _secret_file(job.as_text(launcher=launcher)) as path:
         restarts = parallel.get("max_restarts", 0)

@@ -80,7 +80,6 @@ def run_dirs(folder: Path) -> Iterator[Path]:
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read one run directory."""
     facts = run_dir.read_object(path / run_dir.FACTS)
     summary = run_dir.read_object(path / run_dir.SUMMARY)
     ended = run_dir.read_object(path / run_dir.ENDED)

@@ -31,11 +31,8 @@ def _trust(options: TrustOptions, _: Path) -> RunOutcome:
         raise ConfigError(211, folder, what, "go to the folder that has yours, beside it")
     say(f"{plural(len(packages), 'package')} in {folder}:")
     for name in packages:
-        path = Path(f"{name}.py")
-        if Path(name).is_dir():
-            path = Path(name)
-        files = plural(len(list(path.rglob("*.py"))) or 1, "file")
-        say(f"  {name}  ({files})")
+        num_files = len(list(Path(name).rglob("*.py"))) or 1  # a module is one
+        say(f"  {name}  ({plural(num_files, 'file')})")
     if not options.yes:
         if not sys.stdin.isatty():
             what = "asks before it trusts, and there is no terminal"

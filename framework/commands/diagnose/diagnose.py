@@ -37,9 +37,7 @@ keys
 
 
 class Asked(NamedTuple):
-    """The command line: the overrides of ``train``, and the keys of this command."""
-
-    words: list[str]
+    words: list[str]  # overrides of ``train``
     config_dir: str | None
     apply: bool = False
     seconds: float = 40.0

@@ -267,8 +267,7 @@ class _PredictionRun:
         durable.write_text(self.journal.file(items.number), json.dumps(note))
         durable.reach("predict.noted")
         self.on_progress(items.stop - items.start - num_records)
-        self.columns = {}
-        self.written = []
+        self.columns, self.written = {}, []
 
     def _add(self, inferred: Inferred, items: ItemRange) -> None:
         form = self.prediction.form

@@ -100,8 +100,7 @@ def _draw_times(
             alpha = 0.45
             words += f", {run.status}"
         _write_names(axes, row, run.label, words)
-        color = pages.of_run(row)
-        bar = axes.barh(row + MIDDLE, value, height=THICK, color=color, alpha=alpha)
+        bar = axes.barh(row + MIDDLE, value, height=THICK, color=pages.of_run(row), alpha=alpha)
         bar.patches[0].set_gid(f"time-{row}")
         tips[f"time-{row}"] = f"{run.label}: {value:.3f} of the time, {1 / value:.3f} of the speed"
         greatest = max(greatest, value)
@@ -114,10 +113,9 @@ def _draw_times(
     axes.set_xlim(0, 1.02 * min(max(widest, greatest), 1.3 * greatest))
     rows = np.arange(len(runs))
     axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=pages.INK, linewidth=1.2)
-    caption = (
-        f"1 is {base.label}, the upright line; shorter is faster. The thin line on a bar spans "
-    )
-    caption += "the middle half of its reports, windows or repeats. What did not finish is pale."
+    caption = f"1 is {base.label}, the upright line; shorter is faster. The thin line on a bar "
+    caption += "spans the middle half of its reports, windows or repeats. "
+    caption += "What did not finish is pale."
     return "times", "Relative time", caption, figure, tips
 
 
@@ -293,8 +291,7 @@ def thinned(x: np.ndarray, y: np.ndarray, most: int = MOST) -> Drawn:
     ``x`` must not decrease. Every point lies between the least and the greatest of its column.
     """
     finite = np.isfinite(x) & np.isfinite(y)
-    x = x[finite]
-    y = y[finite]
+    x, y = x[finite], y[finite]
     if len(x) <= most or x[0] == x[-1]:
         return Drawn(x, y, None, None)
     edges = np.linspace(x[0], x[-1], num_columns(most) + 1)
@@ -344,8 +341,7 @@ def _panel(inner: float, top: float, left: float, bottom: float) -> tuple[Figure
 
 
 def _legend(figure: Figure, handles: Sequence[Any], texts: Sequence[str], **options: Any) -> None:
-    room = 58 if options["ncols"] == 1 else 28  # letters
-    shown = [fitted(text, room) for text in texts]
+    shown = [fitted(text, 58 if options["ncols"] == 1 else 28) for text in texts]
     spaces: dict[str, Any] = {"handletextpad": 0.4, "labelspacing": 0.35, "borderaxespad": 0.2}
     figure.legend(handles, shown, fontsize=9.5, **spaces, **options)
 

@@ -274,9 +274,7 @@ def read_run(path: Path) -> RecordedRun:
 
 
 def _origin(path: Path, start: Mapping[str, Any]) -> dict[str, Any]:
-    leaves = run_dir.flat(
-        {name: start.get(name) for name in ("machine", "versions", "git", "vars")}
-    )
+    leaves = run_dir.flat({key: start.get(key) for key in ("machine", "versions", "git", "vars")})
     leaves["tags"] = ", ".join(map(shown, run_dir.words(start.get("tags"))))
     facts = {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [], {})}
     # To type again. The first word may hold the program and its command.

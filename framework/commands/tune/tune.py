@@ -128,8 +128,7 @@ def _tune(request: TuneRequest) -> RunOutcome:
     if "num_processes" in config["parallel"] or "RANK" in os.environ:
         fix = "leave parallel= out, and give the share of a rank as rank_batch_size="
         raise ConfigError(196, "parallel = ddp", "tune measures one replica, in one process", fix)
-    run = config["resume"]["run"]
-    if run is not None:
+    if (run := config["resume"]["run"]) is not None:
         fix = "give the words of that run"
         raise ConfigError(196, f"resume = {run}", "tune cannot continue a run", fix)
     cli.check_output(request.output, 195)
@@ -210,8 +209,7 @@ class BatchSizeSearch:
         if not self.fitting:
             return
         if self.bound == "memory":
-            good = self.fitting[-1].batch_size
-            bad = max(self.trials)
+            good, bad = self.fitting[-1].batch_size, max(self.trials)
             while bad - good > max(self.step, good // FINE) and self.clock() < end:
                 middle = max(good + self.step, (good + bad) // 2 // self.step * self.step)
                 trial = self._try(middle, seconds)
@@ -261,8 +259,7 @@ def tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ..
         def attempt(size: int, seconds: float, limit_s: float) -> Trial:
             setting = TrialSetting(f"{key} = {size}", {**config, key: size}, allowed)
             measured = process.measure(setting, "visit", seconds, BURN_IN_S, next(epochs), limit_s)
-            if measured.error is not None:
-                error = measured.error
+            if (error := measured.error) is not None:
                 why = str(error.args[2] if error.args[0] == 185 else error)[:300]
                 return Trial(size, why=why, memory=measured.lacks_memory, late=measured.is_late)
             return Trial(size, measured.windows, measured.step_s, measured.peak_bytes)
@@ -328,7 +325,6 @@ def print_curve(
     say(f"recommended: {key}={best.batch_size}: {near}, {rate(best.records_per_s)} records/s")
     say(f"  {shlex.join(command)}")
     if best.batch_size != config[key]:
-        was = f"{key} was {config[key]}"
-        say(f"This changes what the model learns ({was}): look at optim.lr, too.")
+        say(f"This changes what the model learns ({key} was {config[key]}): look at optim.lr, too.")
     result = {"key": key, "largest": largest, "bound": search.bound}
     return {**result, "recommended": best.batch_size, "curve": plain}
