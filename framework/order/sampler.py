@@ -38,7 +38,7 @@ class KnowsEpoch(Protocol):
 
 @runtime_checkable
 class KeepsState(Protocol):
-    """A capability of a sampler: a restored one continues behind the newest batch of the saved."""
+    """What can save and load its state. A sampler then continues behind its newest batch."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CellType, FunctionType, MethodType
-from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, say
+from framework.order.sampler import KeepsState
 from framework.train.checkpoint import is_plain, of_all_ranks
 from framework.train.exchange import average_gradients, take_from_first
 from framework.train.parameter_groups import GROUP
@@ -95,8 +96,7 @@ class ObjectiveState:
 
     def check_unchanged(self, before: "OwnedObjects", refusal: str) -> None:
         """Check that nothing has changed since ``before``, after the first call. C392."""
-        now = OwnedObjects(self._objective, self._others)
-        for where, values in now.values.items():
+        for where, values in OwnedObjects(self._objective, self._others).values.items():
             for name in changed(before.values.get(where, {}), values):
                 raise _refused(f"changes {where}.{name}", refusal)
 
@@ -255,14 +255,6 @@ def untouched(objective: object) -> Generator[None]:
                 action()
 
 
-@runtime_checkable
-class Keeps(Protocol):
-    """What can save and load its state."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
-
-
 class Value(NamedTuple):
     """A value of the user's, and a copy of its content in the types that a saved state holds."""
 
@@ -281,7 +273,7 @@ class OwnedObjects:
 
     def __init__(self, objective: object, others: frozenset[int] = frozenset()) -> None:
         self.modules: dict[str, nn.Module] = {}  # the outermost ones, except torch's losses
-        self.keepers: dict[str, Keeps] = {}  # except modules
+        self.keepers: dict[str, KeepsState] = {}  # except modules
         self.owners: dict[str, Any] = {}  # what was looked into
         # Of each owner: numbers, texts, tensors, arrays, generators, and containers of them.
         self.values: dict[str, dict[Any, Value]] = {}
@@ -306,7 +298,9 @@ class OwnedObjects:
                     inside |= {id(module) for module in owner.modules()}
                 for name, weight in owner.named_parameters(recurse=False):
                     of_modules.setdefault(weight, f"{where}.{name}")
-            elif isinstance(owner, Keeps) and not type(owner).__module__.startswith(f"{OURS}."):
+            elif isinstance(owner, KeepsState) and not type(owner).__module__.startswith(
+                f"{OURS}."
+            ):
                 self.keepers[where] = owner
                 is_saved = True
                 if isinstance(owner, torch.optim.Optimizer):
