@@ -99,8 +99,7 @@ class _Steps:
         self._taken |= self._seen
         self._seen = set()
         self.fold()
-        spans = self._spans
-        self._spans = {}
+        spans, self._spans = self._spans, {}
         return spans
 
 

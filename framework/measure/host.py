@@ -291,8 +291,7 @@ def disk_kind(path: str) -> str:
     for folder in (block, block.resolve().parent):  # a partition's queue is that of its disk
         file = folder / "queue" / "rotational"
         if file.is_file():
-            rotates = file.read_text(encoding="ascii").strip() == "1"
-            return "rotating" if rotates else "solid state"
+            return "rotating" if file.read_text("ascii").strip() == "1" else "solid state"
     return f"unknown ({system})"
 
 

@@ -114,8 +114,7 @@ def u_test(old: Sequence[float], new: Sequence[float]) -> float:
     from scipy.stats import mannwhitneyu  # noqa: PLC0415  # slow to import, and seldom needed
 
     has_ties = len({*old, *new}) < len(old) + len(new)
-    method = "asymptotic" if has_ties else "exact"
-    return float(mannwhitneyu(old, new, method=method).pvalue)
+    return float(mannwhitneyu(old, new, method="asymptotic" if has_ties else "exact").pvalue)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ class Block(threading.local):
     _expected = 0  # bytes that the batch before asked for
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return uninitialized memory."""
         size = math.prod(shape) * dtype.itemsize
         start = -(-self._used // ALIGNED) * ALIGNED
         self._used = start + size
@@ -61,9 +60,7 @@ class Block(threading.local):
         if self._memory is None:
             return None
         start = tensor.data_ptr() - self._memory.data_ptr()
-        if not 0 <= start < len(self._memory):
-            return None
-        return start
+        return start if 0 <= start < len(self._memory) else None
 
     def end(self) -> Tensor | None:
         """End the batch, and return the bytes that it used: uint8 [bytes]."""
@@ -71,9 +68,7 @@ class Block(threading.local):
         self._expected = self._used
         self._memory = None
         self._used = 0
-        if memory is None:
-            return None
-        return memory[: self._expected]
+        return None if memory is None else memory[: self._expected]
 
 
 class _Thread(threading.local):
@@ -107,9 +102,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
     torch pools page-locked memory, and reuses a block only after all copies from it have ended.
     """
-    if pins_here():
-        return block.take(shape, dtype)
-    return torch.empty(shape, dtype=dtype)
+    return block.take(shape, dtype) if pins_here() else torch.empty(shape, dtype=dtype)
 
 
 class CopyEngineError(Exception):
@@ -141,8 +134,7 @@ class LockedFiles:
                 start, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(len(array))
                 _check(driver.cuMemHostRegister_v2(start, size, FOR_ALL_CONTEXTS), path)
                 self.maps.append(array)
-            starts = [array.ctypes.data for array in self.maps]
-            self.starts = torch.tensor(starts, dtype=torch.int64)
+            self.starts = torch.tensor([own.ctypes.data for own in self.maps], dtype=torch.int64)
             # A driver may know the function and refuse it.
             with torch.cuda.stream(stream_aside(device)):
                 copied = Pieces(self.starts[:1], (1,), torch.uint8, self.maps).to(device).cpu()
@@ -269,6 +261,5 @@ def keep_freed_memory(of_any_size: bool = False) -> bool:
 
 def give_back_freed_memory() -> None:
     """Let glibc give back what is free, in whole pages."""
-    trim = c_function("malloc_trim")
-    if trim is not None:
+    if (trim := c_function("malloc_trim")) is not None:
         trim(0)

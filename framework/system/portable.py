@@ -23,7 +23,6 @@ WARNING = getattr(signal, "SIGUSR1", None)  # Slurm's, before its limit
 
 
 def has_locks() -> bool:
-    """Return whether files can be locked."""
     return fcntl is not None
 
 

@@ -62,8 +62,7 @@ def logged(run_dir: Path) -> Generator[None]:
 
     def logged_warning(message: Any, category: Any, filename: str, lineno: int, *more: Any) -> None:
         show(message, category, filename, lineno, *more)
-        text = warnings.formatwarning(message, category, filename, lineno)
-        OWN.warning("%s", text)
+        OWN.warning("%s", warnings.formatwarning(message, category, filename, lineno))
 
     for handler in (lines, *printed):
         root.addHandler(handler)

@@ -58,9 +58,7 @@ _threads: WeakSet[Any] = WeakSet()
 
 def exit_code(number: int) -> int:
     """Return the exit code of a process that a signal stops with nothing saved."""
-    if number == signal.SIGINT:
-        return EXIT_INTERRUPTED
-    return EXIT_TERMINATED
+    return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED
 
 
 @contextmanager
@@ -179,11 +177,8 @@ def end(number: int, frame: FrameType | None = None) -> None:
             os._exit(exit_code(number))
         return
     _began_at = time.monotonic()
-    by = ""
-    reason = "interrupted"
-    if number != signal.SIGINT:
-        by = f" by {signal.Signals(number).name}"
-        reason = f"stopped{by}"
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    reason = f"stopped{by}" if by else "interrupted"
     with suppress(Exception):  # no reason, or one that fails
         reason = _reasons[-1](by)
     stop = Stop(exit_code(number), reason)
@@ -196,9 +191,7 @@ def end(number: int, frame: FrameType | None = None) -> None:
         with suppress(Exception):  # the interrupted code may be in the middle of a write
             stream.flush()
     with suppress(OSError):
-        line = f"{reason}\n"
-        if os.isatty(2):
-            line = SHOW_CURSOR + line
+        line = f"{SHOW_CURSOR if os.isatty(2) else ''}{reason}\n"
         os.write(2, line.encode(errors="backslashreplace"))
     os._exit(stop.code)
 
@@ -234,8 +227,7 @@ def set_all(handler: signal.Handlers) -> None:
 
 def die_with_parent() -> None:
     """Let Linux kill this process when the thread that started it ends."""
-    prctl = c_function("prctl")
-    if prctl is not None:
+    if (prctl := c_function("prctl")) is not None:
         prctl(PR_SET_PDEATHSIG, KILL)
 
 

@@ -74,8 +74,7 @@ def raise_if_user_error(
     error: BaseException, packages: Sequence[str] = (), about: str = "", fix: str = "correct it"
 ) -> None:
     """Raise what ``user_error`` returns, if anything, from ``error``."""
-    fault = user_error(error, packages, about, fix)
-    if fault is not None:
+    if (fault := user_error(error, packages, about, fix)) is not None:
         raise fault from error
 
 
@@ -132,9 +131,7 @@ def _is_library(file: str) -> bool:
 def short_path(file: str) -> str:
     """Return the relative path of a file below the working directory; else the absolute one."""
     relative = os.path.relpath(file)
-    if relative.startswith(os.pardir):
-        return os.path.abspath(file)
-    return relative
+    return os.path.abspath(file) if relative.startswith(os.pardir) else relative
 
 
 class CodeDigest(NamedTuple):

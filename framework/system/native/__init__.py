@@ -49,8 +49,7 @@ RESULTS = {"paceline_ask_pages": NUMBER}  # the others return an int, or nothing
 @cache
 def find(name: str) -> Any:
     """Return a compiled function, which runs without Python's lock unless it is quick; or None."""
-    library = _library(ctypes.PyDLL if name in QUICK else ctypes.CDLL)
-    function = getattr(library, name, None)
+    function = getattr(_library(ctypes.PyDLL if name in QUICK else ctypes.CDLL), name, None)
     if function is not None:
         function.argtypes = SIGNATURES[name]
         function.restype = RESULTS.get(name, COUNT)
@@ -58,7 +57,6 @@ def find(name: str) -> Any:
 
 
 def are_compiled() -> bool:
-    """Return whether the C functions can be used."""
     return _library(ctypes.CDLL) is not None
 
 
