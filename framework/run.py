@@ -68,9 +68,7 @@ def run(
         saved = newest_state(Path(resume["run"]))
         with fits_run(resume["run"]):
             config = init_weights.with_saved_digest(config, saved.state)
-    profile: Path | None = None
-    if config["debug"] == "profile":
-        profile = run_dir / schema.PROFILE
+    profile = run_dir / schema.PROFILE if config["debug"] == "profile" else None
     with closing(Assembly(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         val_changed = saved is not None and restore(trainer, assembly, saved.state)
@@ -84,9 +82,8 @@ def run(
         if saved is not None and saved.damaged:
             damaged = ", ".join(saved.damaged)
             notes.insert(0, f"{damaged} cannot be read; continuing from {saved.path.name}")
-        finished: dict[str, Any] = {}
-        if assembly.leads:  # rank 0 reads for all ranks: it removes the file soon
-            finished = files.read_object(run_dir / files.SUMMARY)
+        # Rank 0 reads for all ranks: it removes the file soon.
+        finished = files.read_object(run_dir / files.SUMMARY) if assembly.leads else {}
         finished = gathered(assembly.parallel, finished)[0]
         continues = step < trainer.total_steps and not trainer.ended
         if continues or finished.get("status") != "finished":
@@ -144,8 +141,7 @@ def _fit(
         try:
             trainer.fit(reported)
             # A kill has interrupted the validation of a finished run on new data.
-            is_over = start_step >= trainer.total_steps or trainer.ended
-            if is_over and not trainer.val_means:
+            if (start_step >= trainer.total_steps or trainer.ended) and not trainer.val_means:
                 trainer.validate(reported)
             recompute: dict[str, float] = {}
             if assembly.config["recompute"] and not trainer.stopped:

@@ -67,9 +67,7 @@ class Assembly:
         self.device = parallel.device
         keep_freed_memory(of_any_size=self.device.type == "cpu")
         self.leads = parallel.rank == 0  # this rank alone prints and writes
-        self.say = say
-        if not self.leads:
-            self.say = lambda _: None
+        self.say = say if self.leads else lambda _: None
         of_rank = parallel.world_size > 1
         self.clock: Clock = make_clock(self.device, config["clock"], of_rank)
         self.val_clock: Clock = make_clock(self.device, config["clock"])
@@ -101,8 +99,7 @@ class Assembly:
                 self.tests[split] = self._loader(split, given, own, self.val_clock, Waits())
             self.tuning: LiveTuning | None = None  # changes how training records are read
             if config["workers"]["num"] == auto.AUTO:
-                cores = cores_per_rank()
-                self.tuning = LiveTuning(source, self.train, self.waits, cores, self.say)
+                self.tuning = LiveTuning(source, self.train, self.waits, cores_per_rank(), self.say)
             order = source.order
             if not self.train.num_steps:
                 records = f"{order.num_used} records, fewer than a batch of {order.batch_size}"
@@ -261,8 +258,7 @@ def source_context(
     virtual_ranks = config["parallel"].get("virtual_ranks")
     batch_size = config["batch_size"] or 0
     if config["rank_batch_size"] is not None:
-        num_ranks = virtual_ranks or parallel.world_size
-        batch_size = config["rank_batch_size"] * num_ranks * accumulate
+        batch_size = config["rank_batch_size"] * (virtual_ranks or parallel.world_size) * accumulate
     if not training and config["val_batch_size"] is not None:
         batch_size = config["val_batch_size"]
     order = partial(
@@ -370,8 +366,7 @@ def fuses_by_default(optim: Config, model: nn.Module) -> bool:
 def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | None:
     """Return why steps cannot be captured, or None. Several replicas and DALI may refuse."""
     device = parallel.device.type
-    own = optimizer_keys(config["optim"])
-    reads_rates = fused(own).get("fused")
+    reads_rates = fused(optimizer_keys(config["optim"])).get("fused")
     scales = config["precision"].get("dtype") == "fp16"
     reasons = (
         device != "cuda" and f"{device} has no graphs",

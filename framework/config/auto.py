@@ -38,7 +38,6 @@ MOST_PIXELS = 1 << 14  # of a side
 PIXEL = 1 / 255  # the scale for bytes in 0..1, as our parts take mean and std
 CLOSE = 1e-3  # between two values that are meant to be the same
 
-
 # What a model says about its images, None for what it does not say: ``size`` (height and width in
 # pixels), ``resize`` (the shorter side before the crop), ``mean`` and ``std`` (per channel, for
 # pixels in 0..1).
@@ -71,8 +70,7 @@ def declared_inputs(config: Config) -> Declared:
                 from torchvision.models import get_model_weights  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
                 weights = str(block.get("weights") or "DEFAULT").rpartition(".")[2]
-                name = target.rpartition(".")[2]
-                given = vars(get_model_weights(name)[weights].transforms())
+                given = vars(get_model_weights(target.rpartition(".")[2])[weights].transforms())
                 resize, *_ = given.get("resize_size") or [None]
                 size = _pair(given.get("crop_size") or resize)
                 return _declared(size, resize, given.get("mean"), given.get("std"))
@@ -405,8 +403,7 @@ class _Data:
             # a block inside a model may classify something else
             is_compared = place.name.startswith(("augment.", "metrics."))
             if (is_compared or place.name.count(".") == 1) and value < num_classes:
-                fix = f"leave it out, or give {num_classes} or more"
-                raise ConfigError(154, where, what, fix)
+                raise ConfigError(154, where, what, f"leave it out, or give {num_classes} or more")
         elif place.key == CLASS_WEIGHTS and isinstance(value, list) and len(value) < num_classes:
             raise ConfigError(316, where, what, "give a weight for each, or balanced")
         elif place.key in STATISTICS and isinstance(value, list):
@@ -428,5 +425,4 @@ def _first(names: Any) -> Any:
 
 
 def _counted(number: int, noun: str, plural: str = "s") -> str:
-    ending = "" if number == 1 else plural
-    return f"{number} {noun}{ending}"
+    return f"{number} {noun}{'' if number == 1 else plural}"

@@ -152,8 +152,7 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
         raise_if_user_error(error, allowed, fix=f"correct it: {place} cannot be loaded")
         # a torchvision of another torch raises RuntimeError
         if isinstance(error, ImportError | AttributeError | RuntimeError):
-            what = f"cannot be found ({words_of(error)})"
-            raise ConfigError(105, place, what, fix) from error
+            raise ConfigError(105, place, f"cannot be found ({words_of(error)})", fix) from error
         raise
     home = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', '')}"
     if target.startswith(packages) and not (callable(part) and home.startswith(packages)):

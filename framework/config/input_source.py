@@ -317,8 +317,7 @@ class ImageInput:
             field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
             values: Any = images.cpu().numpy()
         elif isinstance(images, str | bytes | os.PathLike):
-            what = f"is one image, and not {FORMS}"
-            raise ConfigError(360, "images", what, "put it into a list")
+            raise ConfigError(360, "images", f"is one image, and not {FORMS}", "put it into a list")
         else:
             values = [_file_bytes(image, number) for number, image in enumerate(images)]
         self._records = {name: values}

@@ -218,8 +218,7 @@ def _values(config: Config) -> Learned:
         if isinstance(value, int | float | None):
             values[where] = value
         elif not isinstance(value, dict | list):
-            text = str(value).encode(errors="surrogateescape")
-            values[where] = sha256(text).hexdigest()[:16]
+            values[where] = sha256(str(value).encode(errors="surrogateescape")).hexdigest()[:16]
     return values
 
 
@@ -256,8 +255,7 @@ def check_same(run: str, saved: Learned, present: Learned, allow: Sequence[str])
     known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "parallel"}
     for name in allow:
         if name.split(".")[0] not in known:
-            hint = did_you_mean(name, sorted(known))
-            what = f"nothing that is learned has this name{hint}"
+            what = f"nothing that is learned has this name{did_you_mean(name, sorted(known))}"
             raise ConfigError(102, f"resume.allow = [{name}]", what, "correct or remove it")
     keys = [key for key in dict.fromkeys([*saved, *present]) if saved.get(key) != present.get(key)]
     allowed = tuple(f"{name}." for name in allow)

@@ -194,8 +194,7 @@ class SavedRun:
             if own and self._saved.folder:
                 what = "is that of the folder in which the run was started, which differs from this"
                 self.say(f"note: {where}: {what} one")
-            is_other = digest and known and digest != known
-            if own and is_other and self.config["folds"] is None:
+            if own and digest and known and digest != known and self.config["folds"] is None:
                 what = "is other data than the run has validated on (its digest differs)"
                 fix = "bring that data back, or name this in the command: data.val=PATH"
                 raise CheckpointError(125, where, what, fix)

@@ -308,9 +308,7 @@ def _check_data(data: Config) -> None:
         is_object = isinstance(own, dict) and "_target_" in own
         if makes and own is not None and not is_object:
             what = "must say how to make it, since this choice reads an object of yours"
-            name = "mine.Clips"
-            if isinstance(own, str) and CLASS.fullmatch(own):
-                name = own
+            name = own if isinstance(own, str) and CLASS.fullmatch(own) else "mine.Clips"
             raise ConfigError(233, where, what, f"give 'data.{split}={{_target_: {name}}}', say")
         mixes = not is_object and "weights" in data["source"]
         if isinstance(own, dict) and not makes and not mixes:

@@ -462,8 +462,7 @@ def _try_objective(
         first = owned.check_called(parts.parallel.unwrap(parts.model))
         if refusal:
             with suppress(PacelineError):
-                few = {NUM_SAMPLES - 1: ("", "")}
-                build.try_smallest(parts.model, parts.objective, read, few)
+                build.try_smallest(parts.model, parts.objective, read, {NUM_SAMPLES - 1: ("", "")})
             owned.check_unchanged(first, refusal)
 
 
