@@ -82,8 +82,7 @@ class DALISource(WorkerSource[BatchReader]):
             num_threads = -(-context.num_cores // 2) if is_gpu else context.num_cores
         context = replace(context, num_workers=num_threads)
         manifest = self.store.manifest
-        facts = StoreFacts(self.store)
-        order = make_order(manifest.num_records, manifest.source, context, facts)
+        order = make_order(manifest.num_records, manifest.source, context, StoreFacts(self.store))
         if order.sampler is not None:
             where = "data = dali, order._target_"
             raise ConfigError(174, where, "DALI must know the largest batch of a sampler", other)
@@ -103,8 +102,7 @@ class DALISource(WorkerSource[BatchReader]):
         self._stream = torch.cuda.Stream(context.device) if is_gpu else None
 
     def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
-        fields = self.manifest.fields.values()
-        decodes = any(field.encoding == "image" for field in fields)
+        decodes = any(field.encoding == "image" for field in self.manifest.fields.values())
         with native.crowded() if decodes else nullcontext():
             if not self._largest_share:  # an epoch's batches have the sizes of every epoch's
                 sizes = (len(share.indices) for share in self.order.shares(0))

@@ -382,9 +382,8 @@ class LoaderSource(Source):
                 yield own.batch
             return
         whole: Any = copy(self.loader)
-        attributes = vars(whole)
-        attributes |= {self._sampled: self._drawn, "_iterator": None, "generator": None}
-        attributes |= {"num_workers": min(1, whole.num_workers), "persistent_workers": False}
+        vars(whole).update({self._sampled: self._drawn, "_iterator": None, "generator": None})
+        vars(whole).update(num_workers=min(1, whole.num_workers), persistent_workers=False)
         position = 0
         with closing(self._iterated(whole, 0)) as batches:
             for values in batches:
@@ -480,8 +479,7 @@ class _Sampler:
 def _seed_rank(rank: int) -> None:
     """Give a rank random numbers of its own. Rank 0 keeps those of a single process."""
     if rank:
-        seeds = record_seeds(torch.tensor([rank]), torch.initial_seed(), 0)
-        seed_host_generators(int(seeds))
+        seed_host_generators(int(record_seeds(torch.tensor([rank]), torch.initial_seed(), 0)))
 
 
 def _begin_worker(rank: int, begin: Callable[[int], Any] | None, number: int) -> None:

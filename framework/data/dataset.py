@@ -97,9 +97,7 @@ class ItemForm(NamedTuple):
     @property
     def lengths(self) -> dict[str, str]:
         """The fields that ``pad`` adds to a batch, by the field that they count."""
-        if self.way != "pad":
-            return {}
-        return {name: f"{name}{LENGTH}" for name in self.ragged}
+        return {name: f"{name}{LENGTH}" for name in self.ragged} if self.way == "pad" else {}
 
 
 AS_IS = ItemForm()

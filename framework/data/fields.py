@@ -296,7 +296,6 @@ class LabelMap:
             self.note += f"; without a validation record: {listed(absent)}"
 
     def manifest(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with the new classes."""
         counts = [0] * len(self._classes) if manifest.class_counts else []
         for number, count in zip(self._numbers, manifest.class_counts, strict=False):
             if number != NO_RECORD:

@@ -42,8 +42,7 @@ class Request(NamedTuple):
 
     def keys_of(self, start: int, stop: int) -> Tensor:
         """Return what the random changes of records ``start`` to ``stop`` depend on: int64 [n]."""
-        keys = self.indices if self.keys is None else self.keys
-        return keys[start:stop]
+        return (self.indices if self.keys is None else self.keys)[start:stop]
 
 
 class SlowRead(NamedTuple):
@@ -380,9 +379,7 @@ class BatchReader(Reader):
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
     """Raise DataError D119 if records just read are not what was packed."""
     if bad := store.damaged(indices, records):
-        more = ""
-        if len(bad) > 1:
-            more = f", and {len(bad) - 1} more of its batch"
+        more = f", and {len(bad) - 1} more of its batch" if len(bad) > 1 else ""
         what = f"its bytes are not what was packed (CRC32 differs{more})"
         raise DataError(119, store.name(bad[0]), what, "'paceline verify' lists all; pack it again")
 

@@ -146,8 +146,7 @@ class DeviceDraws:
 
 def record_seeds(indices: Tensor, seed: int, epoch: int) -> Tensor:
     """Return one seed per record for generators of other libraries: int64 [B], 0 or more."""
-    key = key_of(seed, epoch, _OTHER_GENERATORS)
-    return _shift(mix((indices + 1) * GOLDEN + key), 1)
+    return _shift(mix((indices + 1) * GOLDEN + key_of(seed, epoch, _OTHER_GENERATORS)), 1)
 
 
 @lru_cache(maxsize=64)
@@ -199,8 +198,7 @@ def _sorted_by_keys(num_records: int, key: int) -> Tensor:
     order = torch.empty(num_records, dtype=torch.int64)
     if compiled is not None and compiled(num_records, key, order.data_ptr()) == 0:
         return order
-    keys = mix(torch.arange(num_records) * GOLDEN + key)
-    return torch.argsort(keys, stable=True)
+    return torch.argsort(mix(torch.arange(num_records) * GOLDEN + key), stable=True)
 
 
 def bijection(size: int, key: int, start: int, stop: int) -> Tensor:

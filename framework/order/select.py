@@ -53,7 +53,6 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda values, given: ~_is_any_of(values, given),
 }
 
-
 LISTS = (ast.List, ast.Tuple, ast.Set)
 LABEL = "label"  # as in ``contracts.records``, which lies above
 WHOLE = 1 << 62  # a share of 1
@@ -107,8 +106,7 @@ def chosen(
     records = records[(folds != fold.number) if training else (folds == fold.number)]
     if not len(records):
         what = "leaves no record to train on or to validate"
-        fix = "use fewer folds, or select more"
-        raise ConfigError(205, f"folds = {fold.count}", what, fix)
+        raise ConfigError(205, f"folds = {fold.count}", what, "use fewer folds, or select more")
     return records
 
 

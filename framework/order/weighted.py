@@ -45,8 +45,7 @@ class WeightedOrder:
                     lines = Path(self.file).read_text(encoding="utf-8").splitlines()
                     weights = np.array([float(line) for line in lines], np.float64)
             except (OSError, ValueError, EOFError) as error:
-                what = f"cannot be read ({words_of(error)})"
-                raise ConfigError(202, where, what, FIX) from error
+                raise ConfigError(202, where, f"cannot be read ({words_of(error)})", FIX) from error
         if weights.shape != (order.num_records,):
             what = f"has the shape {list(weights.shape)}, the data {order.num_records} records"
             raise ConfigError(202, where, what, FIX)

@@ -234,7 +234,6 @@ class Tracker(Protocol):
 
     def send(self, events: Sequence[Event]) -> None:
         """Send events. Any exception means that they will be sent again."""
-        ...
 
     def close(self) -> None:
         """End the connection, after the last batch."""
@@ -283,7 +282,6 @@ class Outbox:
             os.truncate(self.path, kept)
 
     def append(self, event: Event) -> None:
-        """Add an event on a line of its own."""
         if self.file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.file = open(self.path, "ab")  # noqa: SIM115
@@ -469,8 +467,7 @@ def inside(run_dir: Path, name: object) -> Path | None:
     """
     path = run_dir / str(name)
     with suppress(OSError, ValueError):
-        is_ours = path.resolve().is_relative_to(run_dir.resolve())
-        if is_ours and path.is_file():
+        if path.resolve().is_relative_to(run_dir.resolve()) and path.is_file():
             return path
     return None
 
