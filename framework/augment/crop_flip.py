@@ -69,8 +69,7 @@ class CropFlip(pixels.PixelAugment):
         if draws is not None:
             for name in self.labels:
                 # Inverted, so that zeros filled in become ``IGNORE``.
-                moved = self._changed(IGNORE - batch[name], draws, None, None)
-                result[name] = IGNORE - moved
+                result[name] = IGNORE - self._changed(IGNORE - batch[name], draws, None, None)
         return result
 
     def _changed(self, image: Tensor, draws: Tensor | None, mean: Numbers, std: Numbers) -> Tensor:

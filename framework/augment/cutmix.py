@@ -60,7 +60,6 @@ class CutMix(BlendedTarget):
         taken = boxes(batch[self.fields[0]], share, draws[:, 2:])
         for name in (*self.fields, *self.labels):
             result[name] = torch.where(taken, partner(batch[name]), batch[name])
-        if self.target in self.labels:
-            return result
-        result[self.target] = self.blended_target(batch, kept_share(taken))
+        if self.target not in self.labels:
+            result[self.target] = self.blended_target(batch, kept_share(taken))
         return result

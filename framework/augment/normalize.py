@@ -181,9 +181,7 @@ def _launched(image: Tensor, change: PixelChange, form: PixelForm) -> Tensor:
 
 def threads_for(pixels: int) -> int:
     """Return the number of threads that share a call of a compiled function."""
-    if pixels < SHARED:
-        return 1
-    return num_threads()
+    return 1 if pixels < SHARED else num_threads()
 
 
 def scale_and_shift(

@@ -49,8 +49,7 @@ class RandomErasing(PixelAugment):
         self.scale = scale
         # The logarithm of the ratio is uniform.
         low, high = map(log, ratio)
-        logarithms = torch.linspace(low, high, POINTS + 1, dtype=torch.float64)
-        self.curve = QuantileCurve(logarithms.exp())
+        self.curve = QuantileCurve(torch.linspace(low, high, POINTS + 1, dtype=torch.float64).exp())
         if not value:
             raise ValueError("value = [] is no paint: give one number, or one per channel")
         self.value = tuple(float(v) for v in value)

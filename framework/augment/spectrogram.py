@@ -93,8 +93,7 @@ def mel_filters(rate: int, window: int, bands: int, low: float, high: float) -> 
     begin, middle, end = (edges[start : start + bands, None] for start in range(3))
     rising = (frequencies - begin) / (middle - begin)
     falling = (end - frequencies) / (end - middle)
-    triangles = torch.minimum(rising, falling).clamp(min=0)
-    return (triangles * (2 / (end - begin))).float()
+    return (torch.minimum(rising, falling).clamp(min=0) * (2 / (end - begin))).float()
 
 
 def _mel(hertz: float) -> float:

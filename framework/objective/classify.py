@@ -41,8 +41,7 @@ class Classify(ClassObjective):
         self.tta = tta
         self._weights = ClassWeights(class_weights)
         if tta not in CHOICES:
-            what = f"must be {', '.join(CHOICES[:-1])} or {CHOICES[-1]}"
-            raise ValueError(f"tta = {tta} {what}")
+            raise ValueError(f"tta = {tta} must be {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
         if tta != "none" and not isinstance(input, str):
             what = "changes images, and the model takes several fields"
             raise ConfigError(277, f"objective.tta = {tta}", what, "set objective.tta=none")

@@ -43,7 +43,6 @@ def prediction(output: Any) -> Any:
 
 
 def predicted(model: nn.Module, batch: Batch, names: Sequence[str]) -> Any:
-    """Return a model's prediction for the fields of these names."""
     return prediction(model(*[batch[name] for name in names]))
 
 

@@ -67,8 +67,7 @@ class Segment(Ranked):
             either = probabilities.sum((2, 3)) + truth.sum((2, 3))
             # 1: a class that is nowhere is right
             dice_losses = (1 - (2 * both + 1) / (either + 1)).mean(1)  # of each record
-            of_records = dice_losses * counted.sum((1, 2))
-            dice = of_records.sum() / count.clamp(min=1)
+            dice = (dice_losses * counted.sum((1, 2))).sum() / count.clamp(min=1)
             outcome.losses = {"cross_entropy": outcome.loss, "dice": dice}
             outcome.loss = outcome.loss + self.dice * dice
         if not model.training:

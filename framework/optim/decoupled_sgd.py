@@ -37,9 +37,7 @@ class DecoupledSGD(torch.optim.SGD):
             own: dict[str, Any] = {**options, **group}
             if not 0 < own["momentum"] < 1:
                 raise ValueError(f"momentum = {own['momentum']} must be above 0 and below 1")
-            decay = 0.0
-            if own["lr"] > 0:
-                decay = own["weight_decay"] / own["lr"]
+            decay = own["weight_decay"] / own["lr"] if own["lr"] > 0 else 0.0
             rate = own["lr"] / (1 + 1 / (1 - own["momentum"]))
             coupled.append({**own, "lr": rate, "weight_decay": decay})
         super().__init__(coupled, **options, nesterov=True, foreach=foreach, fused=fused)

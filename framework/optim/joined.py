@@ -15,8 +15,7 @@ class Joined(Optimizer):
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
         self.parts = dict(parts)
-        groups = [group for part in parts.values() for group in part.param_groups]
-        super().__init__(groups, {})
+        super().__init__([group for part in parts.values() for group in part.param_groups], {})
         for part in parts.values():
             self.state.update(part.state)  # what some of torch's make at once
         self._share()

@@ -213,7 +213,6 @@ class StepSlots:
         return outcome
 
     def begin(self) -> None:
-        """Set the learning rates."""
         current = self._table.index_select(0, self._place).view(-1)
         torch._foreach_copy_(self._rates, list(current.unbind()))  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 

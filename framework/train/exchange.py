@@ -31,8 +31,7 @@ def take_from_first(tensors: Sequence[Tensor], parallel: Parallel) -> None:
     """Give the tensors of all ranks, such as buffers, the values of rank 0."""
     if parallel.world_size == 1:
         return
-    leads = parallel.rank == 0
-    given = [tensor if leads else torch.zeros_like(tensor) for tensor in tensors]
+    given = [tensor if parallel.rank == 0 else torch.zeros_like(tensor) for tensor in tensors]
     for tensor, total in zip(tensors, _sums(given, parallel), strict=True):
         tensor.copy_(total)
 

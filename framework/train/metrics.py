@@ -57,8 +57,7 @@ class Progress:
 
     def total_steps(self, plan: TrainPlan, epoch_steps: int) -> int:
         """Return the steps of the run. Epochs that are over count with the steps that they had."""
-        before = self.step - self.epoch_step
-        steps = before + max(0, plan.epochs - self.epoch) * epoch_steps
+        steps = self.step - self.epoch_step + max(0, plan.epochs - self.epoch) * epoch_steps
         return steps if plan.max_steps is None else min(steps, plan.max_steps)
 
 

@@ -162,8 +162,7 @@ class Passes:
             with self.precision.autocast():
                 outcome = self.objective(self.model, batch)
             self.mark("forward")
-            loss = self.counts.weighed(outcome, weight, last, num_records(batch))
-            self.precision.backward(loss)
+            self.precision.backward(self.counts.weighed(outcome, weight, last, num_records(batch)))
             self.counts.end_pass()
         self.mark("backward")  # includes the exchange of gradients
         return outcome

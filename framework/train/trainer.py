@@ -420,8 +420,7 @@ class Trainer:
             self.progress.epoch += 1
             self.progress.epoch_step = 0
         if (sampler := self.parts.train.sampler) is not None:
-            place = self.progress.epoch, self.progress.epoch_step
-            sampler.load(state.get("sampler"), *place)
+            sampler.load(state.get("sampler"), self.progress.epoch, self.progress.epoch_step)
         bests = [dict(own) for own in state.get("bests", [state["best"]]) if own]
         self.bests = bests[: self.parts.plan.keep_best]
         self._bests_before = self.bests

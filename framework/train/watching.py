@@ -292,9 +292,7 @@ class RankWatch:
     @property
     def whole(self) -> RankReport | None:
         """What rank 0 knows of all steps of this run; None if there is one rank."""
-        if self._clock is None:
-            return None
-        return self._report(self._totals_s, self.steps)
+        return None if self._clock is None else self._report(self._totals_s, self.steps)
 
     def take(self, spans: Mapping[str, Span]) -> RankReport | None:
         """Return on rank 0 what all ranks measured since the last report. They call it together."""

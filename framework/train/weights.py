@@ -239,7 +239,6 @@ class Freeze:
             self._norms.append((module, min(steps)))
 
     def is_frozen(self, name: str) -> bool:
-        """Return whether a parameter is frozen now."""
         thaw = self.thaws.get(name, 0)
         return thaw is None or self._step < thaw
 
