@@ -89,7 +89,7 @@ def estimate_loss(model: GPT, data: np.ndarray, eval_iters: int = 5):
     return sum(losses) / eval_iters
 
 
-def train(weights: str, max_iters: int = 40, eval_interval: int = 20, grad_clip: float = 1.0):
+def train(weights: str, max_iters: int = 40, eval_interval: int = 20):
     """Train from weights, and return the loss of every step and every estimate."""
     train_data, val_data = (np.memmap(name, np.uint16, "r") for name in ("train.bin", "val.bin"))
     model = GPT()
@@ -105,8 +105,7 @@ def train(weights: str, max_iters: int = 40, eval_interval: int = 20, grad_clip:
             _, loss = model(*get_batch(train_data, rng))
             (loss / 2).backward()
             micro_losses.append(loss.item())
-        if grad_clip:
-            nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(sum(micro_losses) / 2)

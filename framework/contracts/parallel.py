@@ -132,11 +132,11 @@ class Precision:
     def step(
         self,
         optimizer: torch.optim.Optimizer,
-        clip_norm: float | None,
+        clip: Callable[[], object] | None,
         skip_bad: bool = False,
         last: bool = True,
     ) -> bool:
-        """Unscale the gradients, clip them, and step. Return whether the weights moved.
+        """Unscale the gradients, ``clip`` them, and step. Return whether the weights moved.
 
         They do not if a scaled gradient overflowed or, with ``skip_bad``, if one is not finite.
         The scale stays for all phases of a step: it changes behind the ``last`` one.

@@ -1,5 +1,6 @@
 """Mixed precision: products in 16 bits, sums and weights in 32."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, final
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from framework.contracts.parallel import Precision
 from framework.errors import ConfigError
-from framework.train.step import are_finite, clip, gradients
+from framework.train.step import are_finite, gradients
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -39,7 +40,7 @@ class AMP(Precision):
     def step(
         self,
         optimizer: torch.optim.Optimizer,
-        clip_norm: float | None,
+        clip: Callable[[], object] | None,
         skip_bad: bool = False,
         last: bool = True,
     ) -> bool:
@@ -51,10 +52,10 @@ class AMP(Precision):
             # the optimizer itself reports its steps: comparing scales would synchronize
             self._optimizers.add(optimizer)
             optimizer.register_step_post_hook(self._mark_stepped)
-        if clip_norm is not None:
+        if clip is not None:
             # before clipping, since the norm of scaled gradients means nothing
             self._scaler.unscale_(optimizer)
-            clip(optimizer, clip_norm)
+            clip()
         self._stepped = False
         self._scaler.step(optimizer)
         if last:

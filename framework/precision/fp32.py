@@ -1,11 +1,12 @@
 """Single precision; on CUDA, matrix products and convolutions may use TF32."""
 
+from collections.abc import Callable
 from typing import final
 
 import torch
 
 from framework.contracts.parallel import Precision
-from framework.train.step import are_finite, clip, gradients
+from framework.train.step import are_finite, gradients
 
 
 @final
@@ -26,13 +27,13 @@ class FP32(Precision):
     def step(
         self,
         optimizer: torch.optim.Optimizer,
-        clip_norm: float | None,
+        clip: Callable[[], object] | None,
         skip_bad: bool = False,
         last: bool = True,
     ) -> bool:
         if skip_bad and not are_finite(gradients(optimizer)):
             return False
-        if clip_norm is not None:
-            clip(optimizer, clip_norm)
+        if clip is not None:
+            clip()
         optimizer.step()
         return True

@@ -12,7 +12,14 @@ from framework.errors import ConfigError
 from framework.train.exchange import average_gradients, take_from_first
 from framework.train.metrics import check_outcome
 from framework.train.parts import Parts
-from framework.train.step import CountWeights, Passes, Stepper, drop_gradients, parameters_of
+from framework.train.step import (
+    CountWeights,
+    Passes,
+    Stepper,
+    clipping,
+    drop_gradients,
+    parameters_of,
+)
 
 Held = tuple[Batch, float]  # the batch of a pass and its weight
 
@@ -27,11 +34,13 @@ class PhasedPasses:
         self._set_rates = set_rates
         self._last = ""  # the last phase whose part is not frozen
         self._passes: dict[str, Passes] = {}
+        self._clips: dict[str, Callable[[], object] | None] = {}
         for phase, optimizer in parts.phases.items():
             counts = CountWeights(parts.parallel, optimizer, parts.sums_records)
             call: Any = _of_phase(parts.objective, phase)
             own = (parts.parallel, parts.precision, counts, parts.clock.mark)
             self._passes[phase] = Passes(parts.model, call, *own)
+            self._clips[phase] = clipping(parts.model, optimizer, parts.plan.clip_norm)
 
     def watch(self) -> None:
         """Drop the gradients of passes in which nothing counts, of what is not frozen now."""
@@ -58,7 +67,7 @@ class PhasedPasses:
             passes.counts.rescale()
             if trained:  # a scaler refuses a part without gradients
                 last = phase == self._last
-                changed &= parts.precision.step(optimizer, parts.plan.clip_norm, last=last)
+                changed &= parts.precision.step(optimizer, self._clips[phase], last=last)
             drop_gradients(stepper.optimizer)
             parts.clock.mark("optimizer")
         take_from_first(list(parts.model.buffers()), parts.parallel)

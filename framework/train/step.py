@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -177,9 +178,19 @@ def gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [own.grad for own in parameters_of(optimizer) if own.grad is not None]
 
 
-def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
-    """Scale the gradients down to a total norm of ``clip_norm``, without a synchronization."""
-    nn.utils.clip_grad_norm_(parameters_of(optimizer), clip_norm)
+def clipping(
+    model: nn.Module, optimizer: torch.optim.Optimizer, norm: float | None
+) -> Callable[[], object] | None:
+    """Return what scales the gradients down to a total ``norm``, without a synchronization.
+
+    It sums in the order of the model, as ``clip_grad_norm_(model.parameters())`` of a loop does,
+    and not in that of the optimizer's groups. Parameters of the objective come last.
+    """
+    if norm is None:
+        return None
+    order = {parameter: place for place, parameter in enumerate(model.parameters())}
+    own = sorted(parameters_of(optimizer), key=lambda own: order.get(own, len(order)))
+    return partial(nn.utils.clip_grad_norm_, own, norm)
 
 
 def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -213,6 +224,7 @@ class Stepper:
         # whether captured passes or phases have updated the weights; None: the end of the step does
         self.updated: bool | None = None
         self.infinite = infinite_buffers(self.model)
+        self._clip = clipping(self.model, self.optimizer, self.plan.clip_norm)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._position = (0, 1)  # the newest step, and the last one
         self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
@@ -293,7 +305,7 @@ class Stepper:
         if self.owned is not None:
             self.owned.average_gradients()
         self.counts.rescale()
-        changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
+        changed = self.precision.step(self.optimizer, self._clip, self.plan.skip_bad)
         if changed:
             self.update_average()
         return changed

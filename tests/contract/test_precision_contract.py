@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from framework.precision import amp, fp32
+from framework.train.step import clipping
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -52,7 +53,7 @@ def test_the_norm_of_all_passes_is_clipped_after_unscaling(make, clip_norm, leng
     precision, (weight, optimizer) = make(), weight_of(0.0, 0.0)
     for part in ([3.0, 0.0], [0.0, 4.0]):
         precision.backward((weight * torch.tensor(part)).sum())
-    precision.step(optimizer, clip_norm)
+    precision.step(optimizer, clipping(nn.Module(), optimizer, clip_norm))
     expected = [-0.6 * length, -0.8 * length]
     assert weight.tolist() == pytest.approx(expected, rel=1e-4)
 
@@ -64,7 +65,8 @@ def test_a_step_says_whether_the_weights_moved(make, clip_norm):
         nn.init.ones_(weight)
         optimizer.zero_grad()
         precision.backward((weight * factor).sum())
-        assert precision.step(optimizer, clip_norm) is (weight.item() != 1.0)
+        clip = clipping(nn.Module(), optimizer, clip_norm)
+        assert precision.step(optimizer, clip) is (weight.item() != 1.0)
         assert math.isfinite(weight.item())
 
 

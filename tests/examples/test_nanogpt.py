@@ -60,19 +60,9 @@ def test_it_has_the_losses_of_its_loop(project, monkeypatch):
     run(project, *WORDS, "hydra.run.dir=run")
     monkeypatch.chdir(project)
     expected, estimates = imported(project).train("start.pth")
-    # the norm that is clipped is a sum in the order of the optimizer's groups
-    assert losses(project / "run") == pytest.approx(expected, rel=1e-6)
-    assert losses(project / "run", "val") == pytest.approx(estimates, rel=1e-6)
+    assert losses(project / "run") == expected
+    assert losses(project / "run", "val") == estimates
     assert expected[-1] < 0.4 * expected[0]
-
-
-@pytest.mark.slow
-def test_without_clipping_they_are_the_same_bits(project, monkeypatch):
-    run(project, *WORDS, "hydra.run.dir=unclipped", "clip_norm=null")
-    monkeypatch.chdir(project)
-    expected, estimates = imported(project).train("start.pth", grad_clip=0.0)
-    assert losses(project / "unclipped") == expected
-    assert losses(project / "unclipped", "val") == estimates
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from torch import nn
 
 from framework.errors import ConfigError
 from framework.precision import amp, fp32
-from framework.train.step import clip
+from framework.train.step import clipping
 
 CPU = torch.device("cpu")
 
@@ -70,12 +70,12 @@ def test_an_overflow_in_one_of_several_passes_skips_the_step_and_the_next_one_st
     optimizer = make([weight])
     for factor in (1.0, 1e38, 1.0):
         precision.backward((weight * factor).sum())
-    assert not precision.step(optimizer, clip_norm)
+    assert not precision.step(optimizer, clipping(nn.Module(), optimizer, clip_norm))
     assert weight.tolist() == [1.0, 1.0]
     assert precision.state_dict()["scale"] == 2.0**15
     optimizer.zero_grad()
     precision.backward(weight.sum())
-    assert precision.step(optimizer, clip_norm)
+    assert precision.step(optimizer, clipping(nn.Module(), optimizer, clip_norm))
     assert weight.tolist() != [1.0, 1.0]
 
 
@@ -107,7 +107,7 @@ def test_gradients_of_all_groups_are_shortened_together_to_the_norm(first, secon
     for parameter, values in zip(parameters, (first, second), strict=False):
         parameter.grad = torch.tensor(values)
     before = torch.tensor([*first, *second])
-    clip(torch.optim.SGD(groups, lr=1.0), clip_norm)
+    clipping(nn.ParameterList(parameters), torch.optim.SGD(groups, lr=1.0), clip_norm)()
     after = torch.cat([parameter.grad for parameter in parameters[:2]])
     norm = float(before.norm())
     torch.testing.assert_close(

@@ -198,7 +198,7 @@ class _WatchedPrecision:
     def step(
         self,
         optimizer: torch.optim.Optimizer,
-        clip_norm: float | None,
+        clip: Callable[[], object] | None,
         skip_bad: bool = False,
         last: bool = True,
     ) -> bool:
@@ -211,7 +211,7 @@ class _WatchedPrecision:
                 model = parts.parallel.unwrap(parts.model)
                 own = set(map(id, parameters_of(optimizer)))
                 facts.gradients |= gradient_norms(model, self._inner.loss_scale, own)
-        changed = self._inner.step(optimizer, clip_norm, skip_bad, last)
+        changed = self._inner.step(optimizer, clip, skip_bad, last)
         if facts is not None:
             facts.updated &= changed
         return changed
