@@ -23,6 +23,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
@@ -65,14 +66,15 @@ FROM_FILES = {
 OWN_LAUNCHER = f"{DevicesLauncher.__module__}.{DevicesLauncher.__name__}"
 OWN = ("overrides.", "runtime.", "job.config_name", "job.override_dirname")  # of the composition
 # OmegaConf has no limit on what it resolves, and ten lines of YAML can ask for a terabyte.
-MOST_REFERENCES = 1000
-MOST_CHARACTERS = 1 << 20
+MOST = {"references": 1000, "characters": 1 << 20, "blocks": 20_000}
 RESOLVE = Container.resolve_parse_tree
+# OmegaConf 2.4 follows a reference once, and copies the block that it leads to as often as before.
+CONTENT: Any = vars(BaseContainer)["_to_content"]
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
 
 _read: list[str] = []  # what the present composition has read, the newest last
 _is_written = False  # whether references to the environment stay as they are
-_resolved = {"references": 0, "characters": 0}  # since a configuration was begun
+_resolved = dict.fromkeys(MOST, 0)  # since a configuration was begun
 
 stamp = cache(outcome.time_stamp)  # of this command
 
@@ -316,21 +318,28 @@ class CheckedFolder(ConfigSource):
 
 def _reset_reference_counts() -> None:
     Container.resolve_parse_tree = _limited
-    _resolved.update(references=0, characters=0)
+    setattr(BaseContainer, "_to_content", staticmethod(_limited_content))  # noqa: B010
+    _resolved.update(dict.fromkeys(MOST, 0))
 
 
 def _limited(self: Container, parse_tree: Any, node: Any, *more: Any, **options: Any) -> Any:
-    _resolved["references"] += 1
-    value: Any = None
-    if _resolved["references"] <= MOST_REFERENCES:
-        value = RESOLVE(self, parse_tree, node, *more, **options)
+    _count("references", 1)
+    value = RESOLVE(self, parse_tree, node, *more, **options)
     # The text counts too: it may hold thousands of references that resolve to nothing.
     texts = [text for text in (node._value(), value) if isinstance(text, str)]  # noqa: SLF001
-    _resolved["characters"] += sum(map(len, texts))
-    for kind, most in (("references", MOST_REFERENCES), ("characters", MOST_CHARACTERS)):
-        if _resolved[kind] > most:
-            raise InterpolationResolutionError(f"expands to more than {most:,} {kind}")
+    _count("characters", sum(map(len, texts)))
     return value
+
+
+def _limited_content(conf: Container, *more: Any, **options: Any) -> Any:
+    _count("blocks", 1)
+    return CONTENT(conf, *more, **options)
+
+
+def _count(kind: str, more: int) -> None:
+    _resolved[kind] += more
+    if _resolved[kind] > MOST[kind]:
+        raise InterpolationResolutionError(f"expands to more than {MOST[kind]:,} {kind}")
 
 
 class IsSweep(Exception):

@@ -160,13 +160,15 @@ BLOCK = "{" + ", ".join(f"k{number}: '${{a0}}'" for number in range(10)) + "}"
 def test_references_that_multiply_are_refused(limited, first, inner):
     levels = [f"a{level}: {inner.replace('a0', f'a{level - 1}')}" for level in range(1, 9)]
     config = OmegaConf.create("\n".join([f"a0: {first}", *levels]))
-    with pytest.raises(InterpolationResolutionError, match="1,000 references"):
+    with pytest.raises(
+        InterpolationResolutionError, match="more than (1,000 references|20,000 blocks)"
+    ):
         OmegaConf.to_container(config, resolve=True)
 
 
 def test_references_are_counted_for_each_configuration():
     config = OmegaConf.create({"a": "x", **{f"b{number}": "${a}" for number in range(600)}})
-    assert hydra_session.MOST_REFERENCES < 1200
+    assert hydra_session.MOST["references"] < 1200
     for _ in range(2):
         hydra_session._reset_reference_counts()
         OmegaConf.to_container(config, resolve=True)
