@@ -1,9 +1,6 @@
 """Somebody's DCGAN learns with Paceline what it learns in a plain loop, bit by bit."""
 
 import json
-import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,47 +14,31 @@ from framework.augment.normalize import Normalize
 from framework.order.batches import Order
 from framework.store.open_store import open_store
 from framework.train.noise import key_noise, record_noise
-from tests.cli.command import paceline
+from tests.examples import ported
 
-PORTS = Path(__file__).parents[2] / "examples" / "ports"
 EPOCHS, BATCH, NZ, NUM = 3, 16, 32, 40  # the last batch of an epoch is short
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # another number adds in another order
-WORDS = (
-    *(
-        "train",
-        "--config-dir",
-        ".",
-        "recipes=dcgan",
-        "allow_targets=[adversarial]",
-        "init=start.pt",
-    ),
-    *(f"epochs={EPOCHS}", f"batch_size={BATCH}", "workers.num=0", "device=cpu", "report_every=1"),
-)
+ALLOWED = "allow_targets=[adversarial]"
+WORDS = (*ported.words_of("dcgan", ALLOWED), f"epochs={EPOCHS}", f"batch_size={BATCH}")
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """Return a folder with the project, a store of images, and the weights that all start from."""
-    folder = tmp_path_factory.mktemp("gan") / "project"
-    shutil.copytree(PORTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = ported.copied(tmp_path_factory.mktemp("gan") / "project")
     rng = np.random.default_rng(0)
     (folder / "flowers" / "iris").mkdir(parents=True)
     for number in range(NUM):
         pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
         Image.fromarray(pixels).save(folder / "flowers" / "iris" / f"{number:02}.png")
     words = ("input=folder", "input.path=flowers", "output.path=flowers.h5", "pack.encode=raw")
-    assert paceline("pack", *words, cwd=folder).code == 0
+    ported.run(folder, "pack", *words)
     torch.manual_seed(0)
-    torch.save(new_gan(folder).state_dict(), folder / "start.pt")
+    torch.save(new_gan(folder).state_dict(), folder / "start.pth")
     return folder
 
 
 def new_gan(folder):
-    sys.path.insert(0, str(folder))
-    from adversarial import Gan
-
-    sys.path.remove(str(folder))
-    return Gan(NZ)
+    return ported.imported("adversarial", folder).Gan(NZ)
 
 
 def says(logits, answer):
@@ -67,7 +48,7 @@ def says(logits, answer):
 def plain_loop(folder, accumulate=1, rank=0, world_size=1):
     """Train as PyTorch's tutorial does, and save the weights of rank 0."""
     gan = new_gan(folder)
-    gan.load_state_dict(torch.load(folder / "start.pt"))
+    gan.load_state_dict(torch.load(folder / "start.pth"))
     adam = [torch.optim.Adam(net.parameters(), 2e-4, (0.5, 0.999)) for net in (gan.D, gan.G)]
     images = open_store(str(folder / "flowers.h5")).read(torch.arange(NUM))["image"]
     normalize = Normalize("image", mean=[0.5] * 3, std=[0.5] * 3)
@@ -114,16 +95,10 @@ def assert_same(run, plain):
     assert [name for name in learned if not torch.equal(learned[name], expected[name])] == []
 
 
-def run(folder, *words):
-    done = paceline(*WORDS, *words, cwd=folder, **ONE_THREAD)
-    assert done.code == 0, done.err
-    return done
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_it_learns_what_a_plain_loop_learns(project, accumulate):
     name = f"passes{accumulate}"
-    run(project, f"accumulate={accumulate}", f"hydra.run.dir={name}")
+    ported.run(project, *WORDS, f"accumulate={accumulate}", f"hydra.run.dir={name}")
     plain_loop(project, accumulate)
     assert_same(project / name, project / "plain.pt")
     lines = (project / name / "metrics.jsonl").read_text().splitlines()
@@ -134,16 +109,16 @@ def test_it_learns_what_a_plain_loop_learns(project, accumulate):
 
 @pytest.mark.slow
 def test_a_resumed_one_learns_the_same(project):
-    run(project, "accumulate=2", "max_steps=4", "hydra.run.dir=parts")
-    words = ("train", "resume=parts", "max_steps=null", "allow_targets=[adversarial]")
-    done = paceline(*words, cwd=project, **ONE_THREAD)
-    assert done.code == 0, done.err
+    ported.run(project, *WORDS, "accumulate=2", "max_steps=4", "hydra.run.dir=parts")
+    ported.run(project, "train", "resume=parts", "max_steps=null", ALLOWED)
     plain_loop(project, accumulate=2)
     assert_same(project / "parts", project / "plain.pt")
 
 
 @pytest.mark.slow
 def test_two_ranks_learn_what_a_plain_loop_of_two_processes_learns(project):
-    run(project, "parallel=ddp", "parallel.sync_batch_norm=false", "hydra.run.dir=two")
+    ported.run(
+        project, *WORDS, "parallel=ddp", "parallel.sync_batch_norm=false", "hydra.run.dir=two"
+    )
     mp.spawn(plain_rank, (project,), nprocs=2)
     assert_same(project / "two", project / "plain.pt")

@@ -140,11 +140,7 @@ def test_images_without_a_box_count_every_suggestion_as_wrong():
 
 
 BOXES = torch.tensor([[[4.0, 8, 20, 20], [30, 20, 40, 44]], [[8.0, 8, 24, 40], [0, 0, 0, 0]]])
-BATCH = {
-    "image": torch.zeros(2, 3, 48, 48),
-    "boxes": BOXES,
-    "label": torch.tensor([[1, 0], [2, 0]]),
-}
+BATCH = {"image": torch.ones(2, 3, 48, 48), "boxes": BOXES, "label": torch.tensor([[1, 0], [2, 0]])}
 
 
 class Fixed(nn.Module):

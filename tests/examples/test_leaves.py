@@ -1,8 +1,6 @@
 """Somebody's distillation has with Paceline the losses and the accuracies of its plain loop."""
 
 import json
-import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +10,18 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 from torch.utils.data import default_collate
 
-from tests.cli.command import losses, paceline
+from tests.cli.command import losses
+from tests.examples import ported
 
-PORTS = Path(__file__).parents[2] / "examples" / "ports"
 ALLOWED = "allow_targets=[leaves]"
 WORDS = ("--config-dir", ".", "recipes=leaves", "init=start.pth", "report_every=1", ALLOWED)
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # another number adds in another order
 
 
 @pytest.fixture
 def leaves():
     """Return the project's module; its images and weights lie in the test's own directory."""
-    shutil.copytree(PORTS, ".", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    sys.path.insert(0, str(PORTS))
-    import leaves
-
-    sys.path.remove(str(PORTS))
+    ported.copied(".")
+    leaves = ported.imported("leaves")
     write_leaves()
     torch.manual_seed(0)
     torch.save(leaves.LeafNet().state_dict(), "start.pth")
@@ -59,8 +53,7 @@ def trained_teacher(leaves):
 
 
 def run(*words):
-    done = paceline("train", "device=cpu", *words, **ONE_THREAD)
-    assert done.code == 0, done.err
+    ported.run(None, "train", "device=cpu", *words)
 
 
 def accuracies(run_dir):

@@ -1,9 +1,6 @@
 """Somebody's PointNet learns with Paceline what it learns in its loop, bit by bit."""
 
 import json
-import shutil
-import sys
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -14,24 +11,20 @@ from torch.utils.data import default_collate
 from framework.order.batches import Order
 from framework.order.draws import record_seeds
 from framework.system.rng import seed_host_generators
-from tests.cli.command import losses, paceline
+from tests.cli.command import losses
+from tests.examples import ported
 
-PORTS = Path(__file__).parents[2] / "examples" / "ports"
+pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPES = np.array([[1, 1, 1], [1, 1, 0.2], [1, 0.2, 0.2], [0.6, 0.6, 1]], np.float32)
 ALLOWED = "allow_targets=[pointnet,clouds]"
-WORDS = (
-    *("train", "--config-dir", ".", "recipes=pointnet", ALLOWED, "init=start.pth"),
-    *("workers.num=0", "device=cpu", "report_every=1"),
-)
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+WORDS = ported.words_of("pointnet", ALLOWED)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """Return a folder with the project, ModelNet's files, and weights to start from."""
     pytest.importorskip("torchmetrics", reason="needs the extra metrics")
-    folder = tmp_path_factory.mktemp("pointnet") / "project"
-    shutil.copytree(PORTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = ported.copied(tmp_path_factory.mktemp("pointnet") / "project")
     rng = np.random.default_rng(0)
     (folder / "modelnet").mkdir()
     for split, sizes in (("train", (40, 30)), ("test", (24,))):
@@ -46,17 +39,8 @@ def project(tmp_path_factory):
         lines = [f"data/modelnet40_ply_hdf5_2048/{name}\n" for name in names]
         (folder / "modelnet" / f"{split}_files.txt").write_text("".join(lines))
     torch.manual_seed(0)
-    torch.save(imported(folder).PointNet().state_dict(), folder / "start.pth")
+    torch.save(ported.imported("pointnet", folder).PointNet().state_dict(), folder / "start.pth")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let the plain loop add in the order of the run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class SameDraws:
@@ -78,23 +62,9 @@ class SameDraws:
         return self.dataset[index]
 
 
-def imported(folder):
-    sys.path.insert(0, str(folder))
-    import pointnet
-
-    sys.path.remove(str(folder))
-    return pointnet
-
-
-def run(folder, *words):
-    done = paceline(*words, cwd=folder, **ONE_THREAD)
-    assert done.code == 0, done.err
-    return done
-
-
 def test_it_has_the_losses_of_its_loop_bit_by_bit(project):
-    run(project, *WORDS, "hydra.run.dir=run", "epochs=4")
-    theirs = imported(project)
+    ported.run(project, *WORDS, "hydra.run.dir=run", "epochs=4")
+    theirs = ported.imported("pointnet")
     loader = SameDraws(theirs.ModelNet(project / "modelnet"))
     expected = theirs.train(loader, project / "start.pth", epochs=4)
     assert losses(project / "run") == expected
@@ -103,13 +73,8 @@ def test_it_has_the_losses_of_its_loop_bit_by_bit(project):
 
 @pytest.mark.slow
 def test_a_resumed_one_learns_the_same_and_evaluates(project):
-    run(project, *WORDS, "hydra.run.dir=whole")
-    run(project, *WORDS, "hydra.run.dir=parts", "max_steps=18")
-    run(project, "train", "resume=parts", "max_steps=null", ALLOWED)
-    assert losses(project / "parts") == losses(project / "whole")
-    parts, whole = (project / name / "checkpoints" / "last.pt" for name in ("parts", "whole"))
-    assert parts.read_bytes() == whole.read_bytes()
-    done = run(project, "evaluate", "run=parts", "output=evaluated", ALLOWED)
+    ported.check_resumed(project, WORDS, 18, ALLOWED)
+    done = ported.run(project, "evaluate", "run=parts", "output=evaluated", ALLOWED)
     assert "24 records of {_target_: pointnet.ModelNet, folder: modelnet," in done.out + done.err
     figures = json.loads((project / "evaluated" / "evaluation.json").read_text())
     best = json.loads((project / "parts" / "summary.json").read_text())["best"]

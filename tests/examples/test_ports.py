@@ -2,12 +2,8 @@
 
 import csv
 import json
-import shutil
-import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,17 +11,15 @@ import torch
 from PIL import Image
 
 from tests.cli.command import losses, paceline
+from tests.examples.ported import ONE_THREAD, PORTS, copied, imported
 
-ROOT = Path(__file__).parents[2]
-PORTS = ROOT / "examples" / "ports"
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as this process has; another number adds in another order
 FLOWERS = {"aster": 80, "iris": 40, "lily": 24, "rose": 16}
 
 
 @pytest.fixture(autouse=True)
 def project():
     """Copy the files of the projects into the test's own directory."""
-    shutil.copytree(PORTS, ".", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    copied(".")
 
 
 def run(*words: str, **environment: str) -> str:
@@ -159,14 +153,6 @@ def test_an_audio_dataset_trains_as_it_is_and_then_packed():
     run("train", *train, *stores, "hydra.run.dir=packed")
     for name in ("own", "packed"):
         assert json.loads(Path(name, "summary.json").read_text())["best"]["accuracy"] > 0.9
-
-
-def imported(name: str) -> ModuleType:
-    """Return a module of the projects."""
-    sys.path.insert(0, str(PORTS))
-    module = import_module(name)
-    sys.path.remove(str(PORTS))
-    return module
 
 
 def test_triplets_have_the_losses_of_their_plain_loop():
