@@ -34,9 +34,6 @@ def colors(path="a.h5", classes="0123456", writer=HDF5Writer):
     store.close(Manifest(42, fields, [*classes], source="a test"))
 
 
-# ------------------------------------------------------------------------------------------ facts
-
-
 def test_a_model_learns_colors_and_classes_though_neither_is_typed():
     colors()
     done = train("data.train=a.h5", "model=digits", "model.width=4")
@@ -62,9 +59,6 @@ def test_a_resumed_run_has_the_same_facts_and_refuses_others():
     assert is_one_error_line(done, "K105")
     assert "model.num_classes (7, now 6)" in done.err
     assert "data.digest" in done.err
-
-
-# ---------------------------------------------------------------------------- records and folds
 
 
 @pytest.fixture

@@ -40,9 +40,6 @@ class Net(DigitsCNN):
 """
 
 
-# ------------------------------------------------------------------------------ shares of a machine
-
-
 @pytest.mark.parametrize(
     ("num_jobs", "options", "expected"),
     [
@@ -56,13 +53,7 @@ class Net(DigitsCNN):
         (1, (None, None, None), [((0, 1, 2, 3), "a")]),
     ],
     ids=[
-        "a-gpu",
-        "default",
-        "two-gpus",
-        "a-core",
-        "three-cores",
-        "two-jobs",
-        "few-jobs",
+        *("a-gpu", "default", "two-gpus", "a-core", "three-cores", "two-jobs", "few-jobs"),
         "one-job",
     ],
 )
@@ -82,9 +73,6 @@ def test_an_option_of_the_launcher_is_checked():
     done = started(*SIDE_BY_SIDE, "hydra.launcher.cores=0", "seed=1,2")
     assert is_one_error_line(done, "C101")
     assert not Path("sweep").exists()
-
-
-# --------------------------------------------------------------------------------------------- jobs
 
 
 @needs_two_cores
@@ -130,9 +118,6 @@ def test_a_sweep_of_a_recipe_allows_itself_nothing_side_by_side():
     done = started("--config-dir", ".", *SIDE_BY_SIDE, "recipes=mine")
     assert done.code == 2
     assert not Path("ran").exists()
-
-
-# ------------------------------------------------------------------------------------------ signals
 
 
 def stepping():

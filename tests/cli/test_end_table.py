@@ -183,15 +183,7 @@ def test_brackets_are_printed_as_text(tmp_path, capsys):
 
 def test_a_few_slow_records_that_matter_are_named(printed):
     record = {"name": "a/huge.jpg", "mean_s": 0.5, "size_bytes": 9e6}
-    block = {
-        "records": [record],
-        "num_slow": 2,
-        "num_records": 1000,
-        "slow_s": 1.0,
-        "read_s": 2.0,
-        "wait_s": 1.0,
-        "slow_wait_s": 0.9,
-        "saved_s": 0.8,
-    }
+    block = {"records": [record], "num_slow": 2, "num_records": 1000, "slow_s": 1.0}
+    block |= {"read_s": 2.0, "wait_s": 1.0, "slow_wait_s": 0.9, "saved_s": 0.8}
     assert "about 0.8 of 8.0 s: a/huge.jpg (500 ms, 9.0 MB)" in printed(slow_records=block)
     assert "huge" not in printed(slow_records={**block, "saved_s": 0.1})

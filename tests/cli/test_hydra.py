@@ -27,9 +27,6 @@ def recipe(text, folder="."):
     )
 
 
-# --------------------------------------------------------------------------------------- sessions
-
-
 def test_hydra_composes_through_the_guard_inside_the_block():
     with hydra_session("train") as hydra:
         assert isinstance(GlobalHydra.instance().config_loader(), GuardedLoader)
@@ -66,9 +63,6 @@ def test_the_directory_of_a_job_stays_in_its_sweep(name):
         folder = OmegaConf.create({"a": "0-${slug:${b}}", "b": f"source={name}"}).a
     assert os.path.basename(os.path.normpath(folder)) == folder
     os.mkdir(folder)
-
-
-# ----------------------------------------------------------------------------------- applications
 
 
 @pytest.mark.parametrize(
@@ -119,9 +113,6 @@ def test_choices_are_completed():
     line = "paceline bench loader="
     done = paceline("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
     assert {"loader=plain", "loader=prefetch", "loader=stream"} <= set(done.out.split())
-
-
-# ---------------------------------------------------------------------------------- what files may
 
 
 @pytest.mark.parametrize(
@@ -222,10 +213,8 @@ def test_a_choice_of_a_file_for_hydra_is_refused():
 
 
 def test_a_file_may_describe_a_sweep():
-    params = "{params: {seed: '1,2', optim: 'sgd,adam'}}"
-    recipe(
-        f"hydra: {{mode: MULTIRUN, sweep: {{subdir: 'a-${{hydra.job.num}}'}}, sweeper: {params}}}"
-    )
+    keys = "{params: {seed: '1,2', optim: 'sgd,adam'}}"
+    recipe(f"hydra: {{mode: MULTIRUN, sweep: {{subdir: 'a-${{hydra.job.num}}'}}, sweeper: {keys}}}")
     with hydra_session("train", ".") as hydra:
         config = hydra.compose_config("train", ["recipes=mine"], RunMode.MULTIRUN)
     assert config.hydra.sweeper.params == {"seed": "1,2", "optim": "sgd,adam"}

@@ -29,9 +29,6 @@ def project():
     write("recipes/mine.yaml", "\n".join(lines) + "\n")
 
 
-# ---------------------------------------------------------------------------------------- choices
-
-
 @pytest.mark.parametrize("word", ["recipes=mine", "experiment=mine", "+experiment=mine"])
 def test_choices_of_the_present_folder_are_found(project, word):
     config = config_of(word)
@@ -107,9 +104,6 @@ def test_the_process_of_a_launcher_finds_them_from_elsewhere(project):
         sent = pickle.loads(pickle.dumps(hydra.config_loader))
         os.chdir("/")
         assert sent.load_sweep_config(master, ["recipes=mine"]).seed == 5
-
-
-# -------------------------------------------------------------------------------------- vars, tags
 
 
 @pytest.mark.parametrize("word", ["vars.rate=0.25", "vars={rate: 0.25}"])

@@ -15,28 +15,22 @@ import pytest
 from framework.cli.pages import COLORS, OF_RUN, OF_SPAN, rendered
 
 SEEN = {
-    "all colors": np.eye(3),
-    "protanopia": np.array(
-        [
-            [0.152286, 1.052583, -0.204868],
-            [0.114503, 0.786281, 0.099216],
-            [-0.003882, -0.048116, 1.051998],
-        ]
-    ),
-    "deuteranopia": np.array(
-        [
-            [0.367322, 0.860646, -0.227968],
-            [0.280085, 0.672501, 0.047413],
-            [-0.011820, 0.042940, 0.968881],
-        ]
-    ),
-    "tritanopia": np.array(
-        [
-            [1.255528, -0.076749, -0.178779],
-            [-0.078411, 0.930809, 0.147602],
-            [0.004733, 0.691367, 0.303900],
-        ]
-    ),
+    "all colors": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
@@ -60,11 +54,9 @@ def contrast(first: str, second: str) -> float:
 
 @pytest.mark.parametrize("page", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("seen", SEEN)
-@pytest.mark.parametrize(
-    "names", [tuple(dict.fromkeys(OF_SPAN.values())), OF_RUN], ids=["spans", "runs"]
-)
+@pytest.mark.parametrize("names", [{*OF_SPAN.values()}, OF_RUN], ids=["spans", "runs"])
 def test_colors_are_distinguished_with_any_color_vision(names, seen, page):
-    colors = [lab(COLORS[name][page], SEEN[seen]) for name in names]
+    colors = [lab(COLORS[name][page], np.array(SEEN[seen])) for name in names]
     pairs = combinations(colors, 2)
     assert min(float(np.linalg.norm(first - second)) for first, second in pairs) > 11
 

@@ -34,9 +34,6 @@ def explained(key, *words, config_dir="."):
     return done.out
 
 
-# ------------------------------------------------------------------------------ choices and recipes
-
-
 def test_a_typed_model_replaces_the_one_of_a_recipe():
     config, notes = composition("recipes=sines", "model=digits", config_dir=EXAMPLE)
     assert config["model"]["_target_"] == "framework.model.digits_net.DigitsCNN"
@@ -81,9 +78,6 @@ def test_a_typed_sweeper_keeps_the_options_that_a_recipe_has_for_it():
     assert config.hydra.sweeper.params["workers.num"] == "0,2"
 
 
-# ------------------------------------------------------------------------------ the default recipe
-
-
 def test_typed_training_data_is_trained_on_alone():
     write_store("mine.h5", make_records(40))
     done = paceline("train", "data.train=mine.h5", *SHORT)
@@ -117,9 +111,6 @@ def test_words_of_the_default_recipe_name_it_beside_words_that_name_data(words, 
     assert precedence.with_named_recipe(words, later) == whole
 
 
-# --------------------------------------------------------------------------------- choices of null
-
-
 @pytest.mark.parametrize("group", ["optim", "loader", "data"])
 def test_a_group_without_a_choice_is_refused(group):
     assert f"C101]: {group} = null: nothing is chosen" in refusal_of(f"{group}=null")
@@ -141,9 +132,6 @@ def test_a_choice_with_a_place_of_its_own_is_removed_by_null():
     assert precedence.without_null(words, ("transform", "model", "debug").__contains__) == removed
 
 
-# ------------------------------------------------------------------------------- files of the user
-
-
 @pytest.mark.parametrize("name", ["objective/classify.yaml", "recipes/digits.yaml"])
 def test_a_file_of_the_user_that_ours_would_hide_is_refused(name):
     Path(name).parent.mkdir()
@@ -162,8 +150,6 @@ def test_what_is_printed_is_what_runs():
     assert done.code == 0, done.err
     assert yaml.safe_load(Path("run/config.yaml").read_text()) == yaml.safe_load(printed)
 
-
-# ------------------------------------------------------------------------------------ typed blocks
 
 MINE = """
 defaults:
@@ -231,9 +217,6 @@ def test_a_typed_block_without_a_target_is_merged(blocks):
 
 def test_another_reader_drops_nothing_of_a_recipe_that_only_names_data(blocks):
     assert "dropped" not in blocks("data=dataloader")[1]
-
-
-# ----------------------------------------------------------------------------------------- explain
 
 
 def test_the_file_that_counts_and_the_dropped_one_are_explained():

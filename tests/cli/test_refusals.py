@@ -97,10 +97,7 @@ def test_a_wrong_word_is_refused_with_what_to_do(words, number, text):
     ("words", "answer"),
     [
         (["precision.dtype=bf16"], "the chosen precision has no such key; choose precision=amp,"),
-        (
-            ["loader=plain", "loader.depth=3"],
-            "choose loader=prefetch or loader=stream, which have it",
-        ),
+        (["loader=plain", "loader.depth=3"], "choose loader=prefetch or loader=stream"),
         (["optim.fused=true"], "put a + before it: +optim.fused=VALUE"),
         (["optim=adamw", "optim.amsgrad=true"], "torch.optim.AdamW takes it; put a + before it"),
         (["metrics.x=3"], "metrics has no keys yet; put a + before it: +metrics.x=VALUE"),

@@ -27,9 +27,6 @@ def summary(run_dir="run"):
     return json.loads(Path(run_dir, "summary.json").read_text())
 
 
-# --------------------------------------------------------------------------- other validation data
-
-
 @pytest.mark.parametrize("killed", [False, True], ids=["finished", "killed"])
 def test_a_finished_run_is_validated_on_the_validation_data_that_is_typed(killed):
     trained("epochs=1", *SHORT, "hydra.run.dir=run")
@@ -49,9 +46,6 @@ def test_an_unfinished_run_forgets_its_best_on_other_validation_data():
     done = trained("resume=run", OTHER, "max_steps=9")
     assert "best starts over" in done.err
     assert summary()["best"]["step"] > 8
-
-
-# ------------------------------------------------------------------------------------- other words
 
 
 def test_a_run_with_a_folder_of_configurations_is_resumed_again_and_again():
@@ -82,8 +76,6 @@ def test_a_job_of_a_sweep_is_resumed_by_its_own_directory():
     trained(f"resume={job}", "epochs=2")
     assert summary(job)["epochs"] == 2
 
-
-# ----------------------------------------------------------------------------- runs that end early
 
 KILLS = '''
 import os
@@ -139,9 +131,6 @@ def test_a_run_that_ended_early_continues_if_what_ended_it_is_changed(linear):
     assert summary()["steps"] == 12
 
 
-# -------------------------------------------------------------------------- several validation sets
-
-
 def test_several_validation_sets_are_named_everywhere(linear):
     trained(*linear, "max_steps=1", "hydra.run.dir=packs")
     stores = "{clean: outputs/data/digits/val.h5, noisy: outputs/data/digits/train.h5}"
@@ -157,9 +146,6 @@ def test_several_validation_sets_are_named_everywhere(linear):
     assert {split for split, _ in run.curves} == {"train", "val.clean", "val.noisy"}
     facts = json.loads(Path("run/run.json").read_text())
     assert facts["data"].keys() == {"train", "val.clean", "val.noisy"}
-
-
-# --------------------------------------------------------------------------------- damaged states
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,6 @@ def train(*words):
     return paceline("train", *SMALL, "hydra.run.dir=run", *words)
 
 
-# -------------------------------------------------------------------------------------- exceptions
-
-
 def is_users(done, place, *words):
     """Check that a command ended with the line of ``MINE`` that is marked with ``place``."""
     marked = [line.endswith(f"# LINE {place}") for line in MINE.splitlines()]
@@ -171,9 +168,6 @@ def test_a_rank_that_fails_is_named_with_its_line():
 def test_a_module_that_cannot_be_loaded_is_named_with_its_line(text, words):
     Path("mine.py").write_text(text)
     assert is_one_line(train("model._target_=mine.Net"), "U100", 9, *words)
-
-
-# ------------------------------------------------------------------------- values of the user's own
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from framework.cli.arguments import (
-    VARIABLE,
-    Grant,
-    allowed_targets,
-    block_words,
-    check_output,
-    granted,
-    literal,
-    quoted,
-    split_words,
-    typed_value,
-    with_run,
-)
+from framework.cli import arguments as module
 from framework.commands.bench.bench import axes_of
 from framework.errors import ConfigError
 
@@ -34,23 +22,20 @@ def parsed(word):
     ids=["separate", "joined", "short", "without"],
 )
 def test_an_option_has_the_value_behind_it(words, value):
-    assert typed_value(words, "--name", "-n") == value
+    assert module.typed_value(words, "--name", "-n") == value
 
 
 def test_a_plain_word_stands_for_a_key_and_is_refused_beside_it():
-    assert with_run(["a", "n=3"], "evaluate") == ["n=3", 'run="a"']
-    assert with_run(["run=a"], "evaluate") == ["run=a"]
+    assert module.with_run(["a", "n=3"], "evaluate") == ["n=3", 'run="a"']
+    assert module.with_run(["run=a"], "evaluate") == ["run=a"]
     with pytest.raises(ConfigError, match=r"C100.*a: stands beside run="):
-        with_run(["a", "run=b"], "evaluate")
+        module.with_run(["a", "run=b"], "evaluate")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ["a=1", "loader=plain", "-m", "a=2", "a"],
-            ({"a": "2"}, ["loader=plain", "-m", "a"], None),
-        ),
+        (["a=1", "epochs=1", "-m", "a=2", "a"], ({"a": "2"}, ["epochs=1", "-m", "a"], None)),
         (["--config-dir", ".", "x=1"], ({}, ["x=1"], ".")),
         (["-cd", ".", "x=1"], ({}, ["x=1"], ".")),
         (["--config-dir=.", "x=1"], ({}, ["x=1"], ".")),
@@ -58,7 +43,7 @@ def test_a_plain_word_stands_for_a_key_and_is_refused_beside_it():
     ids=["keys", "long", "short", "joined"],
 )
 def test_the_keys_of_a_command_and_the_config_dir_are_no_overrides(arguments, words):
-    assert split_words(arguments, ["a", "b"]) == words
+    assert module.split_words(arguments, ["a", "b"]) == words
 
 
 @pytest.mark.parametrize(
@@ -66,19 +51,19 @@ def test_the_keys_of_a_command_and_the_config_dir_are_no_overrides(arguments, wo
 )
 def test_an_output_that_cannot_be_a_file_is_refused(path, what):
     Path("there").mkdir()
-    check_output("there/new.json", 191)
+    module.check_output("there/new.json", 191)
     with pytest.raises(ConfigError, match=f"C191.*{what}"):
-        check_output(path, 191)
+        module.check_output(path, 191)
 
 
 @pytest.mark.parametrize("value", ["", 'a"b', "a\\b", 'a\\"b', "a\\", "{[(,$", "Größe (1)"])
 def test_a_quoted_value_is_read_literally(value):
-    assert str(parsed(f"key={quoted(value)}")) == value
+    assert str(parsed(f"key={module.quoted(value)}")) == value
 
 
 @pytest.mark.parametrize("name", ["Größe (1)", "a&b", "it's", "x~#!", "par(1", 'a"b c(', "a\\ü"])
 def test_a_folder_may_have_any_name(name):
-    assert parsed(literal(f"input.path={name}/x.npz")) == f"{name}/x.npz"
+    assert parsed(module.literal(f"input.path={name}/x.npz")) == f"{name}/x.npz"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +74,7 @@ def test_a_folder_may_have_any_name(name):
     ],
 )
 def test_lists_references_and_what_hydra_reads_are_left_as_they_are(word):
-    assert literal(word) == word
+    assert module.literal(word) == word
 
 
 @pytest.mark.parametrize(
@@ -109,7 +94,7 @@ def test_lists_references_and_what_hydra_reads_are_left_as_they_are(word):
 )
 def test_a_short_word_stands_for_what_hydra_takes(word, whole):
     Path("a,b").touch()
-    assert literal(word) == whole
+    assert module.literal(word) == whole
 
 
 @pytest.mark.parametrize(
@@ -123,10 +108,7 @@ def test_a_short_word_stands_for_what_hydra_takes(word, whole):
     ids=["scalars", "texts", "list", "empty"],
 )
 def test_a_block_is_read_as_it_was_written(value):
-    assert parsed(f"key={block_words(value)}") == value
-
-
-# ------------------------------------------------------------------------ packages of the user's
+    assert parsed(f"key={module.block_words(value)}") == value
 
 
 @pytest.fixture
@@ -135,19 +117,19 @@ def own_path(monkeypatch):
 
 
 def test_packages_are_allowed_by_a_typed_word_or_the_variable(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "theirs")
-    assert granted(["epochs=1", "+allow_targets=[mine]"]) == Grant(
+    monkeypatch.setenv(module.VARIABLE, "theirs")
+    assert module.granted(["epochs=1", "+allow_targets=[mine]"]) == module.Grant(
         frozenset({"epochs", "allow_targets"}), "theirs"
     )
-    monkeypatch.delenv(VARIABLE)
-    assert granted(["epochs=1"]) == Grant(frozenset({"epochs"}), "")
+    monkeypatch.delenv(module.VARIABLE)
+    assert module.granted(["epochs=1"]) == module.Grant(frozenset({"epochs"}), "")
 
 
 def test_allowed_packages_are_found_in_this_directory(own_path):
-    assert allowed_targets({}, Grant(frozenset(), "")) == ()
+    assert module.allowed_targets({}, module.Grant(frozenset(), "")) == ()
     assert os.getcwd() not in sys.path
-    allowed = allowed_targets(
-        {"allow_targets": ["mine"]}, Grant(frozenset({"allow_targets"}), "theirs")
+    allowed = module.allowed_targets(
+        {"allow_targets": ["mine"]}, module.Grant(frozenset({"allow_targets"}), "theirs")
     )
     assert {"mine.", "theirs."} <= set(allowed)
     assert os.getcwd() in sys.path
@@ -162,10 +144,9 @@ def test_allowed_packages_are_found_in_this_directory(own_path):
 )
 def test_packages_are_not_allowed(given, typed, number):
     with pytest.raises(ConfigError, match=number):
-        allowed_targets({"allow_targets": given}, Grant(frozenset(["allow_targets"] * typed), ""))
-
-
-# ---------------------------------------------------------------------------------------- sweeps
+        module.allowed_targets(
+            {"allow_targets": given}, module.Grant(frozenset(["allow_targets"] * typed), "")
+        )
 
 
 def test_sweeps_are_hydras_own():
@@ -192,9 +173,6 @@ def test_a_sweep_without_a_list_of_values_is_refused(word, number):
         axes_of([word])
 
 
-# ---------------------------------------------------------------- what a file must not say
-
-
 MLFLOW = {"_target_": "framework.sink.mlflow.MLflowSink"}
 
 
@@ -203,12 +181,7 @@ MLFLOW = {"_target_": "framework.sink.mlflow.MLflowSink"}
     [
         {"output": {"path": "/elsewhere/x.csv"}},
         {"output": {"path": "../x.csv"}},
-        {
-            "output": {
-                "_target_": "framework.store.hdf5_store.HDF5Writer",
-                "path": "/elsewhere/x.h5",
-            }
-        },
+        {"output": {"_target_": "framework.store.hdf5_store.HDF5Writer", "path": "/there/x.h5"}},
         {"prepare": {"train": {}}, "dataset": "/elsewhere", "data": {"train": "/elsewhere/a.h5"}},
         {"sink": {"a": {**MLFLOW, "uri": "http://elsewhere"}}},
         {"sink": {"a": {**MLFLOW, "uri": "postgresql://elsewhere/x"}}},
@@ -220,7 +193,9 @@ MLFLOW = {"_target_": "framework.sink.mlflow.MLflowSink"}
 )
 def test_a_file_names_no_server_and_no_place_outside_this_folder(config):
     with pytest.raises(ConfigError, match=r"C207.*named by a file"):
-        allowed_targets(config, granted(["epochs=1", "sink=[mlflow]", "parallel=ddp"]))
+        module.allowed_targets(
+            config, module.granted(["epochs=1", "sink=[mlflow]", "parallel=ddp"])
+        )
 
 
 def test_a_typed_word_names_any_place_and_any_server():
@@ -230,7 +205,7 @@ def test_a_typed_word_names_any_place_and_any_server():
         "parallel": {"endpoint": "here:29400"},
     }
     words = ["output=/elsewhere", "sink.mlflow.uri=http://here", "parallel.endpoint=here:29400"]
-    assert allowed_targets(config, granted(words)) == ()
+    assert module.allowed_targets(config, module.granted(words)) == ()
 
 
 def test_a_file_names_places_below_this_folder_and_data_that_is_there(tmp_path):
@@ -243,4 +218,4 @@ def test_a_file_names_places_below_this_folder_and_data_that_is_there(tmp_path):
         "sink": {"mlflow": {**MLFLOW, "uri": "sqlite:///runs.db"}, "jsonl": {}},
         "parallel": {"endpoint": None},
     }
-    assert allowed_targets(config, granted([])) == ()
+    assert module.allowed_targets(config, module.granted([])) == ()
