@@ -21,8 +21,6 @@ from tests.config.assembled import SYNTHETIC, assembled
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
-# ---------------------------------------------------------------------------------------- devices
-
 
 def test_ranks_do_not_touch_the_first_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -36,9 +34,6 @@ def test_a_device_that_is_not_there_is_refused():
         assemble.find_device("cuda:77")
 
 
-# --------------------------------------------------------------------------------------- assembling
-
-
 def test_a_failed_assembly_closes_what_it_opened(monkeypatch):
     closed = []
 
@@ -46,9 +41,7 @@ def test_a_failed_assembly_closes_what_it_opened(monkeypatch):
         closed.append(source)
 
     monkeypatch.setattr(synthetic.SyntheticSource, "close", close)
-    with pytest.raises(
-        ConfigError, match=r"C134.*leaves nothing of .* records, fewer than a batch"
-    ):
+    with pytest.raises(ConfigError, match=r"C134.*leaves nothing of .*, fewer than a batch"):
         assembled("last=drop", "batch_size=1000000")
     assert closed
 
@@ -95,9 +88,6 @@ def test_without_a_compiler_one_line_says_so():
     assert is_one_error_line(done, "R105")
 
 
-# -------------------------------------------------------------------------------------------- notes
-
-
 @pytest.mark.parametrize(
     ("words", "note"),
     [
@@ -123,8 +113,6 @@ def test_c_functions_that_could_not_be_compiled_are_noted(monkeypatch, are_compi
         noted = any("C functions are not compiled" in note for note in choice_notes(assembly))
     assert noted != are_compiled
 
-
-# ------------------------------------------------------------------------------------- CUDA graphs
 
 CONFIG = {
     "optim": {"_target_": "torch.optim.SGD", "lr": 0.1},
@@ -215,9 +203,6 @@ SHARDED.full_tensor = None
 )
 def test_on_a_gpu_torchs_optimizers_update_all_weights_in_one_kernel(model, target, in_one):
     assert assemble.fuses_by_default({"_target_": target}, model) == in_one
-
-
-# --------------------------------------------------------------------------------- ranks that agree
 
 
 def refusals(*facts):

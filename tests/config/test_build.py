@@ -64,9 +64,7 @@ def test_a_package_the_user_allows_is_built(monkeypatch, tmp_path):
     ("where", "block", "runtime", "line"),
     [
         (
-            "schedule",
-            {**COSINE, "warmup": 1},
-            {},
+            *("schedule", {**COSINE, "warmup": 1}, {}),
             "C106]: schedule: Cosine: got an unexpected keyword argument 'warmup'",
         ),
         (
@@ -203,9 +201,7 @@ def test_a_scheduler_of_torch_is_known_by_its_optimizer():
     assert not takes_optimizer({"_target_": "unknown.Thing"})
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"), [({"gama": 2}, "C106.*gama"), ({"per": "batch"}, "C315")]
-)
+@pytest.mark.parametrize(("changes", "words"), [({"gama": 2}, "C106"), ({"per": "batch"}, "C315")])
 def test_a_scheduler_that_does_not_fit_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         schedule_of({**STEP, **changes})

@@ -43,9 +43,6 @@ def refusal(model, **options):
     return str(raised.value)
 
 
-# ------------------------------------------------------------------------------- what is loaded
-
-
 def test_all_weights_of_the_same_model_are_loaded():
     save(theirs := Net())
     assert start(ours := Net()) == "init: loaded 9 of 9 tensors from x.pth"
@@ -106,9 +103,6 @@ def test_tied_weights_may_be_in_the_file_once():
     assert "3 of 4" in start(model)
 
 
-# ------------------------------------------------------------------------------ what is refused
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -125,10 +119,7 @@ def test_tied_weights_may_be_in_the_file_once():
         ({"fc.weight": torch.zeros(10, 4, 1)}, r"K115\]: .*fc.weight is .10, 4, 1. there"),
         ({"fc.weight": torch.zeros(10, 3)}, r"K115\]: .*fc.weight is .10, 3. there"),
         ({"fc.weight": torch.zeros(())}, r"K115\]: .*fc.weight is \[\] there"),
-        (
-            {"fc.bias": torch.zeros(10, dtype=torch.int64)},
-            r"K115\]: .*fc.bias is torch.int64 there",
-        ),
+        ({"fc.bias": torch.zeros(10, dtype=torch.int64)}, r"K115\]: .*fc.bias is torch.int64"),
     ],
     ids=["missing", "more", "many", "no head", "dimensions", "width", "scalar", "whole numbers"],
 )
@@ -160,9 +151,6 @@ def test_a_layer_of_another_width_is_refused_with_the_option_that_skips_it():
 def test_options_that_do_not_fit_the_file_are_refused(options, words):
     save(Net())
     assert re.search(words, refusal(Net(), **options))
-
-
-# -------------------------------------------------------------------------------------- in a run
 
 
 def file_of_run():
@@ -198,9 +186,7 @@ def test_what_is_learned_names_the_weights():
 
 
 def test_a_resumed_run_reads_no_file():
-    config = init_weights.with_saved_digest(
-        {"init": {**INIT, "weights": "gone.pth"}}, {"init": "abc"}
-    )
+    config = init_weights.with_saved_digest({"init": {**INIT, "weights": "gone"}}, {"init": "abc"})
     assert init_weights.with_digest(config) == (config, None)
     assert config["init"]["digest"] == "abc"
 
@@ -251,9 +237,6 @@ def test_ranks_and_compiled_models_start_from_the_weights(words):
     trained("optim.lr=0", "hydra.run.dir=run", "init=x.pth", *words)
     last = torch.load("run/checkpoints/last.pt", weights_only=True)
     assert torch.equal(last["head.weight"], theirs["head.weight"])
-
-
-# -------------------------------------------------------------------------------------- teachers
 
 
 def distill(teacher, weights="x.pth"):

@@ -232,10 +232,7 @@ def test_16_bits_are_predicted_as_packing_kept_them(tmp_path_factory, monkeypatc
 
 @pytest.mark.parametrize(
     "images",
-    [
-        *("a.png", [3], [np.zeros((2, 2))], [np.zeros((2, 2, 4), np.uint8)]),
-        torch.ones(1, 1, 8, 8).int(),
-    ],
+    ["a", [3], [np.zeros((2, 2))], [np.zeros((2, 2, 4), np.uint8)], torch.ones(1, 1, 8, 8).int()],
     ids=["text", "number", "floats", "alpha", "integers"],
 )
 def test_what_is_no_image_is_refused(run, images):
@@ -344,9 +341,8 @@ def evaluated(data):
     """Return the means of an evaluation on the CPU, and what was printed."""
     done = paceline("evaluate", "run=run", f"data.val={data}", "workers=0", "output=e")
     assert done.code == 0, done.err
-    return json.loads(Path("e/evaluation.json").read_text())["sets"]["val"][
-        "means"
-    ], done.out + done.err
+    means = json.loads(Path("e/evaluation.json").read_text())["sets"]["val"]["means"]
+    return means, done.out + done.err
 
 
 # ----------------------------------------------------------------------------- places in the images

@@ -123,9 +123,7 @@ def test_what_is_packed_can_be_read(tmp_path):
 def test_what_prepares_data_is_checked_like_every_part(tmp_path):
     config = splits(tmp_path)
     config["prepare"]["train"] = {"input": {"_target_": "os.mkdir", "path": "canary"}}
-    with pytest.raises(
-        ConfigError, match=r"^error\[C105\]: prepare.train.input._target_ = os.mkdir"
-    ):
+    with pytest.raises(ConfigError, match=r"C105\]: prepare.train.input._target_ = os.mkdir"):
         packed(config)
 
 

@@ -50,9 +50,6 @@ def of(manifest=MANIFEST, batch_size=8, **changes):
     return learned(config, batch_size, manifest)
 
 
-# ------------------------------------------------------------------------------- what is compared
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -117,9 +114,7 @@ def test_an_object_of_the_users_that_is_made_otherwise_is_other_data(data, words
 @pytest.mark.parametrize(
     "changed",
     [
-        {"epochs": 9},
-        {"max_steps": 9},
-        {"loader": {"depth": 4}},
+        *({"epochs": 9}, {"max_steps": 9}, {"loader": {"depth": 4}}),
         {"parallel": {"num_processes": 4}},
         {"manifest": Manifest(10, {}, ["cat", "dog"])},
     ],
@@ -163,9 +158,6 @@ def test_validation_data_is_distinguished_by_its_path_or_by_how_it_is_made():
     assert of_val({"a": "a.h5"}) != of_val({"b": "a.h5"})
 
 
-# --------------------------------------------------------------------------------- what is allowed
-
-
 @pytest.mark.parametrize("allow", [["optim.lr", "seed"], ["optim", "seed"]])
 def test_what_is_allowed_by_name_or_as_a_part_may_differ(allow):
     check_same("run", of(), of(optim={"lr": 0.2}, seed=1), allow)
@@ -187,9 +179,6 @@ def test_a_state_that_does_not_load_points_to_a_new_run():
     init = of(init={"weights": "x.pt", "digest": "ab"})
     with pytest.raises(CheckpointError, match=r"K105.*begin a new run, since a resumed one has"):
         check_same("RUN", of(), init, [])
-
-
-# --------------------------------------------------------------------------------------- restoring
 
 
 @pytest.fixture(scope="module")

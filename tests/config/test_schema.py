@@ -152,9 +152,8 @@ CLIPS = {"_target_": "mine.Clips"}
     ],
 )
 def test_data_of_another_form_than_its_choice_reads_is_refused(source, train, val, fix):
-    refused(
-        rf"C233\]: data\..*{re.escape(fix)}", data__source=source, data__train=train, data__val=val
-    )
+    line = rf"C233\]: data\..*{re.escape(fix)}"
+    refused(line, data__source=source, data__train=train, data__val=val)
 
 
 @pytest.mark.parametrize(
@@ -239,10 +238,7 @@ def test_keys_of_a_part_have_the_types_of_those_of_optim():
         ({"optim__layer_decay": 2}, r"C311\]: optim\.layer_decay = 2"),
         ({"optim__scaling": "linear"}, r"C135\]: optim\.reference_batch_size = null"),
         ({"schedule__warmup_epochs": -1}, r"C313\]: schedule\.warmup_epochs = -1"),
-        (
-            {"schedule__warmup_epochs": 1, "schedule__warmup_steps": 3},
-            r"C313\]: .* exclude each other",
-        ),
+        ({"schedule__warmup_epochs": 1, "schedule__warmup_steps": 3}, r"C313.* exclude each other"),
         ({"accumulate": 2}, r"C144\]: accumulate = 2"),
         ({"parallel__virtual_ranks": "many"}, r"C126\]: parallel\.virtual_ranks"),
         ({"parallel__virtual_ranks": 6, "parallel__num_processes": 4}, r"C143\]: .* 4 processes"),
@@ -276,10 +272,7 @@ def test_virtual_ranks_are_dealt_out_to_the_processes_of_a_launcher(monkeypatch)
         ({"init__weights": ""}, "C301"),
         ({"init__average": False}, r"C301\]: init\.average = False: no weights are read"),
         ({"init__skip": ["head"]}, r"C301\]: init\.skip = .*no weights are read"),
-        (
-            {"init__weights": ".", "init__rename": {"fc": 3}},
-            r"C301\]: init\.rename = \{fc: 3\}: is no name",
-        ),
+        ({"init__weights": ".", "init__rename": {"fc": 3}}, r"C301.*init\.rename = .*: is no name"),
         ({"init__weights": "nowhere.pt"}, "K110"),
         ({"resume": "run"}, r"C196\]: resume = run: does not name a run"),
     ],
@@ -357,9 +350,7 @@ def test_two_ways_to_capture_graphs_exclude_each_other():
     "changes",
     [
         {"metrics": {"f1": {"_target_": "x.Y"}}},
-        {"best__metric": "loss"},
-        {"stop__patience": 2},
-        {"checkpoint__keep_best": 2},
+        *({"best__metric": "loss"}, {"stop__patience": 2}, {"checkpoint__keep_best": 2}),
     ],
     ids=["metrics", "best", "patience", "keep_best"],
 )

@@ -22,9 +22,6 @@ def test_blocks_are_found_with_their_places():
     assert places == [("a", "x"), ("a.inner", "y"), ("b.0", "z")]
 
 
-# -------------------------------------------------------------------------------------- arguments
-
-
 def test_arguments_that_are_there_pass():
     special = dict.fromkeys(("_partial_", "_args_"))
     check_targets({"loader": {**LOADER, **special}, "seed": 1}, ())
@@ -53,8 +50,6 @@ def test_an_unknown_argument_is_answered_with_the_nearest(where, block, line):
         check_targets({where: block}, ())
 
 
-# ------------------------------------------------------------------------------------------- data
-
 OF_OBJECTS = {"_target_": "framework.data.dataset.dataset_source", "collate": "mine.padded"}
 HDF5 = {"source": {"_target_": "framework.data.hdf5.hdf5_source", "collate": "pad"}}
 MIXTURE = {"source": {"_target_": "framework.data.mixture.mixture_source", "weights": None}}
@@ -81,8 +76,6 @@ def test_a_named_collate_becomes_a_block_that_is_checked():
 def test_a_mapping_names_validation_sets_except_the_stores_of_a_mixture(data, val, names):
     assert list(targets.val_sets({**data, "val": val})) == names
 
-
-# ------------------------------------------------------------------------------------- signatures
 
 SOURCE = """
 from dataclasses import dataclass
@@ -160,18 +153,13 @@ def test_a_module_of_the_present_directory_is_read_though_no_path_names_it(tmp_p
     assert "unrun_here" not in sys.modules
 
 
-# ---- names that a place may call
-
-
 FILES = [
     *targets.CONF.glob("*/*.yaml"),
     *(targets.ROOT / "recipes").glob("*.yaml"),
     *(path for path in targets.ROOT.glob("examples/**/*.yaml") if "configs" not in path.parts),
 ]
 OWN = (
-    "paceline_examples.",
-    "src.",
-    "sines.",
+    *("paceline_examples.", "src.", "sines."),
     *(f"{path.stem}." for path in targets.ROOT.glob("examples/**/*.py")),
 )
 
@@ -234,9 +222,7 @@ def test_each_place_takes_its_own_list(where, name):
         ("objective", "timm.create_model"),
         ("input", "framework.data.hdf5.hdf5_source"),
         ("model", "transformers.Trainer"),
-        ("model", "os.system"),
-        ("model", ""),
-        ("model", 3),
+        *(("model", "os.system"), ("model", ""), ("model", 3)),
     ],
 )
 def test_a_name_outside_its_place_is_refused(where, name):
