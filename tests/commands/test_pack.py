@@ -1,5 +1,3 @@
-"""``paceline pack`` as its users meet it."""
-
 from pathlib import Path
 
 import cv2

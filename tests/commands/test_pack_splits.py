@@ -78,9 +78,7 @@ def test_a_function_gives_the_keys_and_a_pattern_the_groups():
     assert not people[0] & people[1]
     assert paceline("pack", *words).code == 0
     keys = [key for name in ("train", "val") for key in stored(f"c-{name}.h5")[0]]
-    assert sorted(keys) == sorted(
-        f"person{n % 5}/clip{n}-{take}" for n in range(30) for take in range(3)
-    )
+    assert sorted(keys) == sorted(f"person{n % 5}/clip{n}-{t}" for n in range(30) for t in range(3))
 
 
 @pytest.mark.parametrize(

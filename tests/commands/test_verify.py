@@ -1,5 +1,3 @@
-"""``paceline verify`` as its users meet it."""
-
 from pathlib import Path
 
 import h5py
@@ -18,10 +16,7 @@ def test_a_good_store_is_said_to_be_good(store):
     done = paceline("verify", store)
     assert done.code == 0
     assert done.out.splitlines()[0].startswith("d.h5: 1437 records, ")
-    assert (
-        done.out.splitlines()[-1]
-        == "verified 1 stores, 1437 records: 0 stores and 0 records are bad"
-    )
+    assert done.out.endswith("verified 1 stores, 1437 records: 0 stores and 0 records are bad\n")
     assert done.err == ""
 
 
@@ -32,10 +27,7 @@ def test_bad_records_are_named_and_counted_over_several_stores(store):
     done = paceline("verify", store, "bad.h5", "workers=0")
     assert done.code == 3
     assert "bad.h5: record " in done.out
-    assert (
-        done.out.splitlines()[-1]
-        == "verified 2 stores, 2874 records: 1 stores and 1 records are bad"
-    )
+    assert done.out.endswith("verified 2 stores, 2874 records: 1 stores and 1 records are bad\n")
     assert is_one_error_line(done, "D156")
 
 
@@ -50,9 +42,7 @@ def test_what_is_not_there_or_another_programs_is_reported_with_its_own_fix(stor
     assert "1 of 2 stores are not what was packed" in done.last_line
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["stores=5"], ["x.h5", "workers=-1"], ["x.h5", "stores=[y.h5]"]]
-)
+@pytest.mark.parametrize("words", [[], ["stores=5"], ["x.h5", "workers=-1"], ["x", "stores=[y]"]])
 def test_a_command_line_that_cannot_be_is_refused(words):
     done = paceline("verify", *words)
     assert done.code == 2

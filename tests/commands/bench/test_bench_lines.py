@@ -65,11 +65,7 @@ def test_a_cell_that_failed_after_a_repeat_does_not_run():
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "hello",
-        "{}",
-        "[]",
-        json.dumps(HEADER) + "\n{",
+        *("", "hello", "{}", "[]", json.dumps(HEADER) + "\n{"),
         json.dumps(HEADER) + "\n" + json.dumps({"cell": {}, "repeat": 0}),
         json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "records_per_s": "fast"}),
         json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "cell": ["hdf5"]}),
@@ -100,9 +96,6 @@ def test_rates_are_relative_to_the_first_that_runs(capsys):
     assert "does not run" in out
     assert "25%" in out
     assert out.splitlines()[-1] == "data=none: error[C104]: no such choice"
-
-
-# Comparisons
 
 
 def word(before, after, rule: DecisionRule = DEFAULT) -> str:

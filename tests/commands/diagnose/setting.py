@@ -104,10 +104,7 @@ def sleepy_probe(tmp_path, monkeypatch, words=(), **seconds: float) -> Iterator[
         *("model=null", "+model._target_=sleepy.Net"),
         *("objective=null", "+objective._target_=sleepy.Loss"),
         *("augment=null", "+augment._target_=sleepy.Shade"),
-        *(
-            f"+{part}.seconds={seconds.get(part, 0.0)}"
-            for part in ("model", "objective", "augment")
-        ),
+        *(f"+{own}.seconds={seconds.get(own, 0.0)}" for own in ("model", "objective", "augment")),
         *words,
     ]
     probe = measure_parts.Setting(*composed(given, Grant(frozenset({"allow_targets"}), ""))).probe()

@@ -1,5 +1,3 @@
-"""``paceline diagnose`` as its users meet it."""
-
 import json
 from pathlib import Path
 

@@ -89,10 +89,8 @@ def test_a_dataset_of_the_users_is_measured_by_one_thread():
 )
 def test_a_dataset_is_packed_as_it_is_read_if_a_store_takes_it(words, packed):
     with closing(of_dataset("workers.num=0", "data.fields=null", words).probe()) as probe:
-        pack_words = measure_parts.storage_of_items(
-            probe.assembly.train_source, probe.config
-        ).pack_words
-    assert packed in pack_words if packed else pack_words == ""
+        words = measure_parts.storage_of_items(probe.assembly.train_source, probe.config).pack_words
+    assert packed in words if packed else words == ""
 
 
 def test_a_store_and_its_shards_are_seen(tmp_path):

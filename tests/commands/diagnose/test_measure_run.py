@@ -100,9 +100,7 @@ def test_a_read_in_the_users_code_is_named_by_file_and_line(slow):
     probe.close()
     words = {"bool()": "if x.max", "item()": ".item()", "index by a mask": '["label"] > 5'}
     lines = SLOW.splitlines()
-    places = {
-        call: [word in text for text in lines].index(True) + 1 for call, word in words.items()
-    }
+    places = {call: [word in row for row in lines].index(True) + 1 for call, word in words.items()}
     assert {(line, call) for call, line in places.items()} == set(syncs)
     assert syncs[(places["item()"], "item()")].count == 3
     assert syncs[(places["bool()"], "bool()")].text == "if x.max() > 1e9:"

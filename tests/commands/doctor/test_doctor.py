@@ -1,5 +1,3 @@
-"""What the doctor says of this machine, and of one that lacks something."""
-
 import json
 import math
 import os

@@ -1,5 +1,3 @@
-"""``paceline evaluate`` as its users meet it."""
-
 import json
 import shutil
 from pathlib import Path

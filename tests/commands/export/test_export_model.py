@@ -41,9 +41,7 @@ def test_a_loss_that_the_model_returns_is_no_output():
         def forward(self, x):
             return super().forward(x), x.mean()
 
-    assert [value.shape for value in export_model.ModelOnly(Net(3, 2))(torch.zeros(5, 3))] == [
-        (5, 2)
-    ]
+    assert [out.shape for out in export_model.ModelOnly(Net(3, 2))(torch.zeros(5, 3))] == [(5, 2)]
 
 
 def test_an_export_that_differs_leaves_nothing(run, tmp_path, monkeypatch):

@@ -1,5 +1,3 @@
-"""``paceline inspect`` as its users meet it."""
-
 import json
 import subprocess
 import sys

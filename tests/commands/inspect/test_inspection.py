@@ -53,9 +53,7 @@ def test_a_store_is_described_by_records_fields_and_classes(kind):
         f"digest: sha256 {open_store(path).manifest.digest}",
         "field image: raw uint8 3x4x4, 48 bytes a record, 240 in all",
         "field label: raw int64 scalar, 8 bytes a record, 40 in all",
-        "class 0: a",
-        "class 1: b",
-        "class 2: c",
+        *("class 0: a", "class 1: b", "class 2: c"),
     ]
 
 
@@ -67,9 +65,7 @@ def test_image_files_are_described_by_their_bytes_and_pixels(kind):
         f"{np.mean(lengths):,.0f} bytes a record ({min(lengths):,} to {max(lengths):,}), "
         f"{sum(lengths):,} in all"
     )
-    assert f"field image: image uint8 3x?x?, {words}, all 16 x 12 pixels" in list(
-        describe(facts(path))
-    )
+    assert f"field image: image uint8 3x?x?, {words}, all 16 x 12 pixels" in describe(facts(path))
 
 
 def test_of_a_large_store_a_sample_is_looked_at_and_that_is_said(monkeypatch):

@@ -1,5 +1,3 @@
-"""``paceline predict`` as its users meet it."""
-
 import csv
 import json
 import os
@@ -54,9 +52,6 @@ def small_parts():
     jobs.MIN_JOB_BYTES = 1
 
 
-# ------------------------------------------------------------------------------------ tables
-
-
 def test_a_folder_of_files_becomes_a_table_in_order(folder):
     predicted(*WORDS, "output=a.csv")
     table = rows("a.csv")
@@ -94,9 +89,6 @@ def test_parquet_holds_the_same(folder):
     assert table[0]["probability"] == float(rows("g.csv")[0]["probability"])
 
 
-# --------------------------------------------------------------------------------- bad items
-
-
 def test_a_bad_image_fails_or_is_skipped_and_listed(folder, tmp_path):
     bad = tmp_path / "bad"
     bad.mkdir()
@@ -125,9 +117,6 @@ def test_images_of_several_sizes_are_predicted_one_by_one(folder, tmp_path):
     assert len(rows("sizes.csv")) == COUNT + 1
 
 
-# ------------------------------------------------------------------------------------- kills
-
-
 def _killed_at(point, number):
     small_parts()
     left = [number]
@@ -153,9 +142,7 @@ def whole(made):
 @pytest.mark.parametrize(
     ("point", "number"),
     [
-        ("predict.batch", 4),
-        ("predict.part", 2),
-        ("publish.renamed", 4),
+        *(("predict.batch", 4), ("predict.part", 2), ("publish.renamed", 4)),
         ("publish.written", 8),  # of the table itself
     ],
 )
@@ -204,9 +191,6 @@ def test_a_signal_ends_it_at_once_in_one_line(folder, whole, name, code):
     assert len(done.err.strip().splitlines()) == 1
     assert forked.paceline(*words, before=small_parts).code == 0
     assert Path("s.csv").read_bytes() == whole
-
-
-# ---------------------------------------------------------------------------- maps and boxes
 
 
 @pytest.fixture(scope="module")
@@ -263,9 +247,6 @@ def test_an_output_of_another_kind_is_refused(scenes, monkeypatch, run, words):
     done = paceline("predict", run, "input=store", EXAMPLES, *words)
     assert is_one_error_line(done, "C354")
     assert not list(Path().glob("x*"))
-
-
-# ------------------------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""``paceline replay`` as its users meet it."""
-
 import json
 from pathlib import Path
 
@@ -48,9 +46,7 @@ def test_the_worst_step_is_found(run):
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        (["run"], "C103"),
-        (["nowhere", "step=1"], "K120"),
-        (["run", "step=[1]"], "C340"),
+        *((["run"], "C103"), (["nowhere", "step=1"], "K120"), (["run", "step=[1]"], "C340")),
         (["run", "setp=3"], "C102"),
     ],
 )

@@ -162,9 +162,6 @@ def test_a_layer_is_a_module_with_parameters_of_its_own():
     assert norms["0"] == pytest.approx(float(torch.cat(own).norm()) / 2)
 
 
-# Which step a text names
-
-
 def history(*reports, last_step=20, diverged=False):
     return step_again.RunHistory(Path("run"), {}, {}, reports, last_step, diverged)
 
@@ -202,9 +199,6 @@ def test_a_text_that_names_no_step_is_refused(text, number):
         step_again.choose_step(text, history(*REPORTS[:2]))
 
 
-# What the files of a run say
-
-
 def line(step, split="train", **more):
     values = {"step": step, "epoch": 1, "split": split, "loss": 1.5 / step, "lr": 0.1}
     return json.dumps({**values, **more}) + "\n"
@@ -233,9 +227,6 @@ def test_states_are_known_by_their_steps_without_those_that_a_resume_left_behind
         save_state(tmp_path / "checkpoints" / f"step-{step:08}.pt", {"step": step}, step, sequence)
     (tmp_path / "checkpoints" / "step-00000009.pt").write_bytes(b"no state")
     assert sorted(step_again.read_history(tmp_path).states) == [4, 6]
-
-
-# What a replay shows: its files, and the lines on the terminal
 
 
 NEIGHBOR = {"step": 6, "means": {"loss": 1.0}, "gradients": {"stem": 1.0, "<b>": 1.0}}

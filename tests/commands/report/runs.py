@@ -9,14 +9,8 @@ from framework.commands.report import recorded_runs, report
 from framework.commands.report.charts import Chart, draw_charts
 from framework.system.run_dir import write_object
 
-SPANS_S = {
-    "wait": 0.4e-3,
-    "copy": 0.2e-3,
-    "forward": 2.5e-3,
-    "backward": 4.4e-3,
-    "optimizer": 0.5e-3,
-    "report": 0.1e-3,
-}
+SPANS_S = {"wait": 0.4e-3, "copy": 0.2e-3, "forward": 2.5e-3, "backward": 4.4e-3}
+SPANS_S |= {"optimizer": 0.5e-3, "report": 0.1e-3}
 MACHINE = {"platform": "Linux", "processor": "a processor", "num_cores": 2}
 MACHINE |= {"memory_bytes": 2**34, "gpus": []}
 
@@ -130,10 +124,7 @@ def drawn(paths: list[Path], png: bool = False) -> dict[str, Chart]:
 
 def make_sweep(folder: Path, count: int = 3) -> list[Path]:
     """Write runs that differ in seeds and speed, not in what they learned. Return their paths."""
-    return [
-        make_run(folder / str(number), (f"seed={number}",), slow=1 + number)
-        for number in range(count)
-    ]
+    return [make_run(folder / str(n), (f"seed={n}",), slow=1 + n) for n in range(count)]
 
 
 class Seen(HTMLParser):

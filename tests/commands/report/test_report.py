@@ -79,9 +79,6 @@ def test_torch_is_never_imported(tmp_path):
     assert done.stdout.splitlines()[-1] == "0 False"
 
 
-# The page
-
-
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}'
 
 
@@ -148,9 +145,6 @@ def test_a_page_of_another_kind_is_refused():
         report.write_report(["b.jsonl"], Path("b.pdf"))
 
 
-# Names, differences and relative times
-
-
 def run(name="a", rate=None, status="finished", losses=(), **choices):
     steps = np.arange(1.0, len(losses) + 1)
     curve = recorded_runs.MetricCurve(steps, steps, np.array(losses, np.float64))
@@ -207,9 +201,6 @@ def test_of_a_bench_the_median_of_the_rounds_counts():
 def test_runs_with_equal_losses_are_grouped():
     runs = [run(losses=losses) for losses in ([3, 2], [3, 2.1], [], [3, 2], [3, 2, 1])]
     assert report.equal_losses(runs) == [[0, 3], [1], [4]]
-
-
-# Cards
 
 
 LATE = LateRank(1, "forward", 0.98, 0.0309, 0.56)
@@ -300,9 +291,6 @@ def test_different_machines_are_warned_of(tmp_path):
     notes = report.remarks([read_run(path) for path in paths])
     assert "2 different machines" in notes[0].text
     assert notes[0].numbers == [0, 1]
-
-
-# Tables
 
 
 def column(table, name):

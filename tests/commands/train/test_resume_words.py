@@ -1,5 +1,3 @@
-"""What ``resume=`` stands for."""
-
 from pathlib import Path
 
 import pytest

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from tests.cli.command import is_one_error_line, paceline, started
 
-LINE = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR)( rank \d)? [\w.]+: .*"
-)
+LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:]{8},\d{3} (INFO|WARNING|ERROR)( rank \d)? [\w.]+: .*")
 MODULE = """
 import logging
 import os

@@ -1,5 +1,3 @@
-"""``paceline tune`` as its users meet it."""
-
 import json
 import os
 import signal
@@ -90,9 +88,7 @@ def test_batch_sizes_are_tried_in_memory_that_is_limited():
     assert "paceline train --config-dir . data=synthetic" in done.out
     bound = "fits" if result["bound"] == "memory" else "was tried"
     assert f"the largest that {bound}: {result['largest']}" in done.out
-    assert [trial["batch_size"] for trial in result["curve"] if trial["fits"]][-1] == result[
-        "largest"
-    ]
+    assert [row["batch_size"] for row in result["curve"] if row["fits"]][-1] == result["largest"]
 
 
 @pytest.mark.slow
@@ -106,9 +102,6 @@ def test_ctrl_c_writes_nothing():
     assert process.returncode == 130
     assert err.strip() == "stopped: nothing was written"
     assert not list(Path().rglob("*.yaml"))
-
-
-# The batch size
 
 
 class Machine:
