@@ -185,9 +185,6 @@ def test_a_number_that_is_no_probability_is_refused():
         Flip("image", 0.5, 2)
 
 
-# ---- mirror images that alternate from epoch to epoch
-
-
 def mirrored(epoch, flip, alternate=True):
     """Return which of 2,000 records are mirrored in an epoch."""
     augment = Flip("image", flip, 0.0, alternate)

@@ -16,8 +16,6 @@ COUNT, HEIGHT, WIDTH = 300, 20, 30
 FLAT = torch.full((COUNT, 3, HEIGHT, WIDTH), 9, dtype=torch.uint8)
 NUMBERS = draws(torch.arange(COUNT), 0, 0, 5)
 
-# ---- random_erasing
-
 
 def erased(numbers=NUMBERS, image=FLAT, **options):
     options = {"probability": 1.0, "scale": (0.02, 0.33), "ratio": (0.3, 3.3), **options}
@@ -71,8 +69,6 @@ def test_boxes_and_paint_that_cannot_be_are_refused(options, words):
         erased(**options)
 
 
-# ---- cutmix
-
 NUMBERED = torch.arange(40, dtype=torch.uint8).view(-1, 1, 1, 1).expand(40, 3, 9, 12).contiguous()
 BATCH = {"image": NUMBERED, "label": torch.arange(40) % 3}
 
@@ -102,8 +98,6 @@ def test_labels_are_blended_by_the_area_of_the_box():
         expected[BATCH["label"][number - 1]] += 1 - own
         torch.testing.assert_close(mixed["label"][number], expected)
 
-
-# ---- mixup
 
 IMAGE = torch.randint(
     0, 256, (6, 3, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
@@ -145,9 +139,6 @@ def test_outside_training_images_become_floats_and_labels_stay():
     assert result["label"] is SIX["label"]
 
 
-# ---- mixup or cutmix
-
-
 def mixed_or_cut(image=IMAGE, draws=NUMBERS[:6], **options):
     keys = {"mixup_alpha": 0.7, "cutmix_alpha": 1.0, "probability": 0.8, "cutmix_probability": 0.4}
     augment = mixup_cutmix.MixupCutMix("image", "label", 3, **{**keys, **options})
@@ -179,8 +170,6 @@ def test_chances_of_0_and_1_leave_one_of_the_two():
     with pytest.raises(ValueError, match="cutmix_probability"):
         mixed_or_cut(cutmix_probability=1.5)
 
-
-# ---- distributions
 
 BELOW_ONE = 1 - 2**-24
 UNIFORM = draws(torch.arange(20_000), 0, 0, 1)[:, 0]

@@ -101,9 +101,7 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(dtype, layout):
     shape = (64, 3, 33, 40)
     for reflects in (False, True):
         here = change(shape, 4, reflects)
-        there = PixelChange(
-            *(part.cuda() if isinstance(part, torch.Tensor) else part for part in here)
-        )
+        there = PixelChange(*(own.cuda() if isinstance(own, torch.Tensor) else own for own in here))
         kernel = CheckedKernel()
         result = by_kernel(kernel, images(shape).cuda(), there, PixelForm(dtype, layout))
         assert kernel.failure is None

@@ -58,8 +58,6 @@ def test_a_kernel_with_other_numbers_is_not_used(monkeypatch):
     assert kernel.failure == "its numbers differ from the operators'"
 
 
-# ---- clips, which have a dimension more
-
 CLIPS = torch.randint(0, 256, (3, 3, 3, 8, 8), dtype=torch.uint8)  # as many frames as records
 named = {"ids": lambda augment: type(augment).__name__}
 

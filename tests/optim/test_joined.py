@@ -79,9 +79,7 @@ def test_groups_give_both_kinds_their_options():
         for group in Muon(groups, **OPTIONS).param_groups
     ]
     assert groups_made == [
-        ("stem, matrices", 0.5, 0.1),
-        ("matrices", 0.01, 0.0),
-        ("stem, no matrices", 0.5, 0.1),
+        *(("stem, matrices", 0.5, 0.1), ("matrices", 0.01, 0.0), ("stem, no matrices", 0.5, 0.1)),
         ("no matrices", 0.01, 0.0),
     ]
 

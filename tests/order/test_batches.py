@@ -126,9 +126,6 @@ def test_the_smallest_pass_is_known_without_an_epoch(order, last, epoch, virtual
     assert (sizes[1] > 0) == (last == "short" and order.num_places % order.batch_size > 0)
 
 
-# ---- an epoch's last batch
-
-
 @given(ORDERS, EPOCHS, st.sampled_from(["drop", "wrap"]))
 def test_every_batch_is_whole_unless_the_last_may_be_short(order, epoch, last):
     order = replace(order, last=last)

@@ -91,9 +91,6 @@ def test_a_compiled_permutation_is_the_one_that_torch_makes(seed, epoch, num_rec
         assert torch.equal(compiled_order, permutation(num_records, seed, epoch))
 
 
-# ---- bijections
-
-
 @given(st.integers(1, 2**61), SEEDS, st.data())
 def test_a_compiled_bijection_of_any_size_is_the_one_that_torch_makes(size, key, data):
     start = data.draw(st.integers(max(0, size - 2**40), size))
@@ -126,9 +123,6 @@ def p_value_of_neighbors():
 )
 def test_a_bijection_is_random(p_value):
     assert p_value() > 1e-4
-
-
-# ---- blocks
 
 
 @given(st.integers(0, 300), SEEDS, EPOCHS, st.integers(1, 40), st.integers(1, 9), st.data())

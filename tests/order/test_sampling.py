@@ -69,9 +69,6 @@ def test_validation_has_every_record_once(choice):
     assert counts_of(order, 0).tolist() == [1] * 4
 
 
-# ---- order=weighted
-
-
 def weighted(values, field="weight", file=None):
     return WeightedOrder(field, file).order(Order(4, 2, shuffle=True), Facts(values), True)
 
@@ -104,9 +101,6 @@ def test_a_file_that_holds_no_weights_is_refused():
             weighted([], None, path)
 
 
-# ---- order=balanced
-
-
 @pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (1, 5)])
 def test_classes_come_equally_often(seed, epoch):
     labels = np.array([5] * 70 + [-1] * 19 + [2] * 9 + [7])
@@ -118,9 +112,6 @@ def test_classes_come_equally_often(seed, epoch):
         assert own.max() - own.min() <= 1
     with pytest.raises(ConfigError, match=r"C202\]: order.field = label: no record has a class"):
         BalancedOrder("label", 1).order(Order(3, 2), Facts([1, 1, 1]), True)
-
-
-# ---- order=repeat_factors
 
 
 def test_rare_classes_are_repeated_as_the_paper_says():

@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.train.metrics import (
-    PassPlace,
-    PassResults,
-    Progress,
-    TrainPlan,
-    check_outcome,
-    metrics_of,
-    next_due,
-)
+from framework.train import metrics as module
 
 
 def outcome(values, losses=False, **more):
@@ -28,14 +20,14 @@ def outcome(values, losses=False, **more):
 
 
 def collected(*outcomes, objective=None, pass_results=None, **options):
-    pass_results = pass_results or PassResults(objective, **options)
+    pass_results = pass_results or module.PassResults(objective, **options)
     for step, result in enumerate(outcomes, 1):
         add(pass_results, result, step)
     return pass_results
 
 
 def add(pass_results, result, step, weight=1.0, indices=None):
-    pass_results.add(result, result.count, weight, PassPlace(step, indices))
+    pass_results.add(result, result.count, weight, module.PassPlace(step, indices))
 
 
 def means_of(pass_results, total):
@@ -71,7 +63,7 @@ def test_sums_of_all_ranks_are_added_before_they_are_divided():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_the_first_bad_loss_is_found_with_its_step_and_records(bad):
-    pass_results = PassResults()
+    pass_results = module.PassResults()
     for step, value in ((7, 1.0), (8, bad), (9, bad)):
         add(pass_results, outcome([value]), step, indices=torch.arange(10, 17))
     assert pass_results.first_bad().where == "step 8, records 10, 11, 12, 13, 14, ... (7)"
@@ -93,7 +85,7 @@ def test_the_mean_of_nothing_adds_nothing(count):
     mean = torch.tensor(math.nan)
     nothing = Outcome(mean, {"hits": torch.tensor(0)}, count, losses={"half": mean})
     pass_results = collected(outcome([1.0, 3.0], losses=True))
-    pass_results.add(nothing, 2, 1.0, PassPlace(2, None))
+    pass_results.add(nothing, 2, 1.0, module.PassPlace(2, None))
     assert pass_results.results(one_rank).means == {"loss": 2.0, "hits": 1.0, "half": 1.0}
 
 
@@ -143,7 +135,7 @@ def complete(values):
 
 def resumed(saved, ranks=1, rank=0, world_size=1, objective=None):
     """Return results that continue the results ``saved``, which each of ``ranks`` ranks had."""
-    pass_results = PassResults(objective or Shares())
+    pass_results = module.PassResults(objective or Shares())
     pass_results.load_state_dict(
         saved.state_dict(lambda values: [values] * ranks), rank, world_size
     )
@@ -194,7 +186,7 @@ def test_values_that_cannot_be_added_up_are_refused(name, value, where):
     result = outcome([1.0, 2.0])
     setattr(result, name, value)
     with pytest.raises(ConfigError, match=rf"C220.*Outcome\..*{where}"):
-        check_outcome(result, 2)
+        module.check_outcome(result, 2)
 
 
 def test_a_pass_with_another_form_than_the_one_before_is_refused():
@@ -207,15 +199,15 @@ def test_a_pass_with_another_form_than_the_one_before_is_refused():
 
 def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
     with pytest.raises(ConfigError, match=r"C220.*has x.*metrics\(totals\)"):
-        metrics_of(object(), {"x": torch.ones(2)})
+        module.metrics_of(object(), {"x": torch.ones(2)})
     silent = type("Silent", (), {"metrics": lambda self, totals: None})()
     with pytest.raises(ConfigError, match=r"C220.*the objective's metrics"):
-        metrics_of(silent, {"x": torch.ones(2)})
+        module.metrics_of(silent, {"x": torch.ones(2)})
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(6, 60), (2, 40)], ids=["more epochs", "fewer"])
 def test_a_finished_run_has_the_steps_of_the_epochs_that_are_left(epochs, steps):
-    assert Progress(step=40, epoch=4).total_steps(TrainPlan(epochs), 10) == steps
+    assert module.Progress(step=40, epoch=4).total_steps(module.TrainPlan(epochs), 10) == steps
 
 
 EVERY = st.none() | st.integers(1, 9)
@@ -232,7 +224,7 @@ EVERY = st.none() | st.integers(1, 9)
 def test_next_due_finds_every_step_at_which_something_is_due(
     report, validate, save, epoch_steps, last_step, thaws
 ):
-    plan = TrainPlan(9, report_every=report, validate_every=validate, save_every=save)
+    plan = module.TrainPlan(9, report_every=report, validate_every=validate, save_every=save)
     due = {
         step
         for step in range(1, last_step + 1)
@@ -248,7 +240,9 @@ def test_next_due_finds_every_step_at_which_something_is_due(
         # when an epoch ends, its steps are still counted, or no more
         counted = {step % epoch_steps, step and (step - 1) % epoch_steps + 1}
         (step,) = {
-            next_due(plan, Progress(step=step, epoch_step=number), epoch_steps, last_step, thaws)
+            module.next_due(
+                plan, module.Progress(step=step, epoch_step=number), epoch_steps, last_step, thaws
+            )
             for number in counted
         }
         steps.add(step)

@@ -30,9 +30,7 @@ def test_weights_of_a_loss_inside_ours_are_found():
     objective = own_loss.OwnLoss("x", "y", {"own": Centers(), "torch": nn.CrossEntropyLoss()})
     owned = ObjectiveState(objective, ALONE)
     assert list(owned.weights.values()) == ["objective.losses.own.weights"]
-    assert owned.note == (
-        "9 weights of the objective are trained, too: objective.losses.own.weights"
-    )
+    assert owned.note == "9 weights of the objective are trained, too: objective.losses.own.weights"
 
 
 def test_two_ranks_train_the_same_weights(tmp_path_factory):

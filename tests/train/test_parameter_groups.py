@@ -125,10 +125,7 @@ def test_parameters_that_are_named_have_no_weight_decay(model, entries, free):
 def test_a_group_is_cut_by_weight_decay():
     groups = grouped([{"match": "1", "lr": 1.0, "weight_decay": 0.5}], no_decay=["bias"])
     assert [(group["name"], group.get("weight_decay")) for group in groups] == [
-        ("others", None),
-        ("others, no decay", 0.0),
-        ("1", 0.5),
-        ("1, no decay", 0.0),
+        *(("others", None), ("others, no decay", 0.0), ("1", 0.5), ("1, no decay", 0.0)),
     ]
 
 
@@ -202,8 +199,6 @@ def test_groups_and_no_decay_name_what_an_objective_owns():
     model_groups = [("others", None, 1), ("others, no decay", None, 1)]
     assert shown == [*model_groups, ("own", 1.0, 1), ("objective, no decay", None, 1)]
 
-
-# ------------------------------------------------------------------------------------------- parts
 
 PARTS = {
     "_target_": "torch.optim.SGD",

@@ -78,9 +78,7 @@ def test_the_rate_of_each_group_is_reported_by_its_name():
     groups = [{"params": [first], "name": "head", "lr": 0.5}, {"params": rest, "until": 0.5}]
     optimizer = torch.optim.SGD(groups, lr=0.25)
     parts = {"model": model, "optimizer": optimizer, "report_every": 1, "sinks": [sink]}
-    fakes.make_trainer(
-        fakes.make_data(8), 4, schedule=lambda step, _: 1 / (1 + step), **parts
-    ).fit()
+    fakes.make_trainer(fakes.make_data(8), 4, schedule=lambda n, _: 1 / (1 + n), **parts).fit()
     reported = [dict(report.rates) for report in sink.of("train")]
     assert reported == [{"head": 0.5, "group 1": 0.25}, {"head": 0.25, "group 1": 0.0}]
     sink = fakes.FakeSink()

@@ -115,9 +115,7 @@ def test_a_class_without_records_is_left_out_and_named():
     binary = [(target == number).numpy() for number in range(2)]
     recalls = [(guess.argmax(1)[own] == number).float().mean() for number, own in enumerate(binary)]
     aurocs = [roc_auc_score(own, guess[:, number]) for number, own in enumerate(binary)]
-    precisions = [
-        average_precision_score(own, guess[:, number]) for number, own in enumerate(binary)
-    ]
+    precisions = [average_precision_score(own, guess[:, n]) for n, own in enumerate(binary)]
     assert results["recall"].item() == pytest.approx(sum(recalls).item() / 2)
     assert results["auroc"].item() == pytest.approx(sum(aurocs) / 2)
     assert results["precision"].item() == pytest.approx(sum(precisions) / 2)

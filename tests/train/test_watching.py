@@ -17,22 +17,12 @@ from framework.errors import ConfigError, UserCodeError
 from framework.measure.clock import HostClock, NoClock
 from framework.parallel import none, start_ranks
 from framework.train import watching as module
-from framework.train.watching import (
-    EarlyStop,
-    Goal,
-    RankWatch,
-    TimeBudget,
-    TrainPace,
-    Watching,
-    late_rank,
-    late_steps,
-)
 from tests.fakes import CPU, FakeCheckpoints, FakeLoader, make_data, make_trainer, span
 from tests.parallel.launching import ENVIRONMENT
 from tests.train.states import same_numbers_afterwards
 
 NOW = Moment(4, 1, 2.0)
-F1 = Goal("f1", True, "stop.metric")
+F1 = module.Goal("f1", True, "stop.metric")
 
 
 class Remembers(Watcher):
@@ -55,7 +45,7 @@ class Remembers(Watcher):
 def watching(rank=0, **watchers):
     parallel = none.NoParallel(device=CPU)
     parallel.rank = rank
-    return Watching(watchers, parallel)
+    return module.Watching(watchers, parallel)
 
 
 def test_the_first_reason_counts_and_is_kept_until_it_is_agreed_on():
@@ -121,7 +111,7 @@ def reasons(watcher, values, first=1):
 @pytest.mark.parametrize("resumed_after", [0, 1, 4, 5])
 def test_patience_ends_a_run_without_a_better_validation_even_if_it_resumes(resumed_after):
     values = [0.1, 0.5, 0.4, 0.6, 0.6, 0.2]
-    first, second = EarlyStop(2, F1), EarlyStop(2, F1)
+    first, second = module.EarlyStop(2, F1), module.EarlyStop(2, F1)
     given = reasons(first, values[:resumed_after])
     second.load_state_dict(first.state_dict())
     given += reasons(second, values[resumed_after:], resumed_after + 1)
@@ -129,18 +119,18 @@ def test_patience_ends_a_run_without_a_better_validation_even_if_it_resumes(resu
 
 
 def test_a_gain_of_no_more_than_min_delta_is_no_gain():
-    stop = EarlyStop(2, F1, min_delta=0.25)
+    stop = module.EarlyStop(2, F1, min_delta=0.25)
     ends = "no better f1 in 2 validations (best: 0.5 after step 2)"
     assert reasons(stop, [math.nan, 0.5, 0.75, 0.625]) == [None, None, None, ends]
-    lower = EarlyStop(1, Goal("f1", False), min_delta=0.25)
+    lower = module.EarlyStop(1, module.Goal("f1", False), min_delta=0.25)
     ends = "no better f1 in 1 validations (best: 0.5 after step 2)"
     assert reasons(lower, [1.0, 0.5, 0.25])[-1] == ends
     with pytest.raises(ValueError, match=r"min_delta = 0\.1 needs a goal"):
-        EarlyStop(2, min_delta=0.1)
+        module.EarlyStop(2, min_delta=0.1)
 
 
 def test_the_time_budget_ends_a_run_at_a_report_or_a_validation():
-    budget = TimeBudget(90.0)
+    budget = module.TimeBudget(90.0)
     for look in (budget.after_report, budget.after_validation):
         assert look(Moment(1, 1, 89.9)) is None
         assert look(Moment(2, 1, 90.0)) == "it has trained for 90 s (at most 90 s)"
@@ -149,7 +139,7 @@ def test_the_time_budget_ends_a_run_at_a_report_or_a_validation():
 def test_time_before_a_resume_counts_as_training_and_pauses_do_not(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    timer = TrainPace()
+    timer = module.TrainPace()
     timer.before_s = 7.0
     clock.now += 9  # building the run
     timer.start()
@@ -193,7 +183,7 @@ class Looks(Watcher):
 
 def watched(watcher, epochs=2, state=None, **parts):
     """Return a Trainer that has trained epochs of five steps, which the watcher has seen."""
-    group = Watching({"watchers.0": watcher}, none.NoParallel(device=CPU))
+    group = module.Watching({"watchers.0": watcher}, none.NoParallel(device=CPU))
     parts = {"checkpoints": FakeCheckpoints(), "watching": group, **parts}
     val = FakeLoader(make_data(6), 4)
     trainer = make_trainer(make_data(20), 4, epochs=epochs, val=val, report_every=2, **parts)
@@ -253,7 +243,7 @@ def delayed(num_ranks, rank, late_s=0.03, num_steps=40, share=1.0):
 
 
 def late_of(delays_s, **options):
-    return late_rank(late_steps(*times(delays_s, **options)), len(delays_s))
+    return module.late_rank(module.late_steps(*times(delays_s, **options)), len(delays_s))
 
 
 @pytest.mark.parametrize("span", SPANS)
@@ -321,7 +311,7 @@ ROWS = [(float(number), 0.1, *[0.05] * 6) for number in range(20)]
 
 
 def test_ranks_that_are_alike_have_the_same_spans_and_are_not_late():
-    watch = RankWatch(Fixed(ROWS), Two())
+    watch = module.RankWatch(Fixed(ROWS), Two())
     report = watch.take({"forward": span(0.5, 1.5), "exchange": span(0.25)})
     assert report.as_dict() == {
         "num": 2,
@@ -339,7 +329,7 @@ def test_one_rank_or_another_clock_measures_nothing():
     trainer = make_trainer(clock=HostClock(of_rank=True))
     trainer.fit()
     assert trainer.ranks.whole is None
-    assert RankWatch(NoClock(), Two()).take({"forward": span(1.0)}) is None
+    assert module.RankWatch(NoClock(), Two()).take({"forward": span(1.0)}) is None
 
 
 PLACES = {"data": "wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}

@@ -76,9 +76,6 @@ def test_a_configuration_chooses_function_and_geometry_and_its_package_must_be_a
         build("transform", block, ())
 
 
-# ---- a geometry with a function of its own
-
-
 def test_the_function_of_its_geometry_runs_first():
     half = transform(of_each(lambda image: image // 2))
     chained = transform(of_each(lambda image: image + 1), geometry=half).function
@@ -110,9 +107,6 @@ def test_a_geometry_s_function_knows_label_maps_also_in_another_process():
 def test_a_geometry_that_cuts_sounds_is_refused():
     with pytest.raises(ValueError, match=r"geometry cuts sounds.*transform=sound_window"):
         transform(geometry=sound_window.SoundWindow(8))
-
-
-# ---- transform=opencv
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -41,9 +41,6 @@ def windows_of_many(transform, height, width, count=2000):
     return transform.windows(sizes, draws(torch.arange(count), 0, 0, transform.num_draws))
 
 
-# ---- resize, center_crop and shorter_side
-
-
 @pytest.mark.parametrize(
     ("image", "size", "window"),
     [
@@ -78,9 +75,6 @@ def test_shorter_side_needs_a_crop_behind_it():
         function.FunctionTransform(dict, ShorterSide(8, True), evaluation=False)
 
 
-# ---- flip and rotate
-
-
 @pytest.mark.parametrize(
     ("flip", "flip_vertical", "code"), [(0.0, 0.0, 0), (1.0, 0.0, 1), (0.0, 1.0, 2), (1.0, 1.0, 3)]
 )
@@ -96,9 +90,6 @@ def test_rotate_turns_counterclockwise(turns):
     out = np.empty(expected.shape, np.uint8)
     scale_into(image, True, CODES[turns], out)
     assert np.array_equal(out, expected)
-
-
-# ---- random_crop
 
 
 @given(st.integers(8, 3000), st.integers(6, 3000), st.lists(NUMBERS, min_size=4, max_size=4))
@@ -120,9 +111,6 @@ def test_random_crop_reaches_every_place_and_takes_the_middle_outside_training()
 def test_random_crop_refuses_a_smaller_image_and_names_both_sizes(small, numbers):
     with pytest.raises(DataError, match=rf"D130.*\[8, 6\].*{small[0]} x {small[1]} pixels"):
         window_of(RandomCrop([8, 6], 0.5, 0.25), *small, numbers)
-
-
-# ---- random_resized_crop
 
 
 def random_resized_crop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5):
@@ -154,9 +142,6 @@ def test_any_window_of_random_resized_crop_is_that_of_plain_numbers(height, widt
     top, left, cut_height, cut_width, _ = window
     assert 0 <= top < top + cut_height <= height
     assert 0 <= left < left + cut_width <= width
-
-
-# ---- windows of sounds and of videos
 
 
 def test_windows_lie_in_their_sounds_and_begin_anywhere():
