@@ -23,8 +23,6 @@ from tests.store.test_open_store import write_directory
 
 PACKED = {"h5": hdf5.hdf5_source, "lmdb": lmdb.lmdb_source}
 
-# ---- data=hdf5 and data=lmdb, on disk, in memory or on the device
-
 
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize("stage", ["ram", "device"])
@@ -81,9 +79,6 @@ def test_memory_is_given_back_by_a_close_and_by_an_error():
     assert set(MEMORY.glob("paceline-*")) <= before
 
 
-# ---- data=tar, data=parquet and data=folder
-
-
 def test_only_random_order_over_more_parquet_than_the_cache_gets_a_note():
     records = {"image": encoded_records(40)["image"] * 40, "label": list(range(3)) * 533 + [0]}
     write_parquet("x.parquet", records)
@@ -103,9 +98,6 @@ def test_each_subfolder_is_a_class_and_links_are_followed_below_a_named_folder()
         with closing(folder.folder_source("images", context=context, **options)) as source:
             labels = torch.cat([micro.batch["label"] for micro in source.batches(0)]).tolist()
         assert labels == expected
-
-
-# ---- data=mixture
 
 
 @pytest.fixture
@@ -158,9 +150,6 @@ def test_stores_have_their_share_of_an_epoch_exactly(paths, seed, epoch):
 def test_weights_and_options_that_do_not_fit_the_stores_are_refused(paths, weights, options, words):
     with pytest.raises(ConfigError, match=rf"C203.*{words}"):
         mixture(paths, weights, **options)
-
-
-# ---- data=synthetic
 
 
 def synthetic(num_records=20, shape=(3, 4, 5), **options):

@@ -108,8 +108,6 @@ def test_a_damaged_video_is_named(value, words):
         next(source.batches(0))
 
 
-# ---- sounds
-
 LENGTHS = (800, 1200, 300)
 WRITERS = {"x.h5": hdf5_store.HDF5Writer, "x.lmdb": lmdb_store.LMDBWriter}
 

@@ -107,9 +107,7 @@ def test_ranks_share_every_batch_of_one_process(make, kind, num_parts, options):
         for (waves, indices, weight, _), *shares in zip(whole, *parts, strict=True):
             own = [share for share in shares if share[2]]
             records = {*zip(indices, waves, strict=True)}
-            assert {
-                pair for share in own for pair in zip(share[1], share[0], strict=True)
-            } == records
+            assert {pair for part in own for pair in zip(part[1], part[0], strict=True)} == records
             assert sum(len(share[0]) for share in own) == len(records)
             for share in own:
                 expected = len(share[0]) * num_parts / len(records) * weight

@@ -13,14 +13,7 @@ import pytest
 import torch
 
 from framework.contracts.records import Field, Ragged, notes_of
-from framework.data.dataset import (
-    ItemForm,
-    ItemReader,
-    dataset_source,
-    fields_of,
-    record_of,
-    stacked,
-)
+from framework.data import dataset as module
 from framework.data.fields import collated, with_nested
 from framework.data.reader import Request
 from framework.errors import ConfigError, DataError, PacelineError
@@ -59,7 +52,7 @@ class Own:
 
 
 def reader(dataset, names=None, collate=None, seed=0):
-    return ItemReader(dataset, ItemForm(names, collate=collate), seed, "mine.Clips")
+    return module.ItemReader(dataset, module.ItemForm(names, collate=collate), seed, "mine.Clips")
 
 
 def batch_of(read, *indices, epoch=0):
@@ -126,7 +119,7 @@ def make():
 
     def source(data, names=None, join=None, ragged=None, **options):
         context = make_context(**{"num_workers": 0, "worker_kind": None, **options})
-        made.append(dataset_source(data, names, join, ragged, context=context))
+        made.append(module.dataset_source(data, names, join, ragged, context=context))
         return made[-1]
 
     yield source
@@ -267,7 +260,7 @@ WAVE = torch.zeros(3)
 def column(values, **form):
     """Return the field x of a batch of records that have these values."""
     records = [{"x": value} for value in values]
-    return stacked(records, lambda place: f"record {place}", ItemForm(**form))["x"]
+    return module.stacked(records, lambda place: f"record {place}", module.ItemForm(**form))["x"]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +272,7 @@ def column(values, **form):
     ids=["dict", "named tuple", "tuple", "list", "larger dict"],
 )
 def test_an_item_of_any_form_becomes_a_record(item, names):
-    assert record_of(item, names, "record 0") == {"image": 1, "label": 2}
+    assert module.record_of(item, names, "record 0") == {"image": 1, "label": 2}
 
 
 @pytest.mark.parametrize(
@@ -296,7 +289,7 @@ def test_an_item_of_any_form_becomes_a_record(item, names):
 )
 def test_an_item_without_the_fields_is_refused(item, names, words):
     with pytest.raises(DataError, match=rf"D230\]: record 7: .*{words}"):
-        record_of(item, names, "record 7")
+        module.record_of(item, names, "record 7")
 
 
 # ---- a batch
@@ -339,7 +332,7 @@ def test_a_value_that_does_not_fit_names_its_record_and_the_way_out(first, secon
 def test_items_of_other_fields_are_refused():
     words = r"D231\]: record 1: has the fields a, c, but record 0 has a, b"
     with pytest.raises(DataError, match=words):
-        stacked([{"a": 1, "b": 1}, {"a": 1, "c": 1}], lambda place: f"record {place}")
+        module.stacked([{"a": 1, "b": 1}, {"a": 1, "c": 1}], lambda place: f"record {place}")
 
 
 # ---- fields whose arrays differ in length
@@ -363,9 +356,9 @@ def test_arrays_are_padded_with_their_lengths_beside_them_listed_or_nested():
 
 @pytest.mark.parametrize("way", ["pad", "nested", "list"])
 def test_ragged_items_keep_their_rows_and_their_field_has_rows_without_a_number(way):
-    form = ItemForm(ragged=["x"], way=way)
-    batch = stacked([{"x": rows} for rows in ROWS], str, form)
-    assert fields_of(batch, form) == {"x": Field("float32", (None, 2))}
+    form = module.ItemForm(ragged=["x"], way=way)
+    batch = module.stacked([{"x": rows} for rows in ROWS], str, form)
+    assert module.fields_of(batch, form) == {"x": Field("float32", (None, 2))}
     lengths = batch.get("x_length", [2, 0, 1])
     pairs = zip(with_nested(batch)["x"], lengths, strict=True)
     rows = [(len(array[:length]), float(array.sum())) for array, length in pairs]
@@ -384,4 +377,4 @@ def test_ragged_items_keep_their_rows_and_their_field_has_rows_without_a_number(
 )
 def test_values_that_cannot_be_ragged_are_refused(record, words):
     with pytest.raises(DataError, match=words):
-        stacked([record], str, ItemForm(ragged=["x"]))
+        module.stacked([record], str, module.ItemForm(ragged=["x"]))

@@ -42,9 +42,6 @@ def unchanged(images, seed):
     return images
 
 
-# ---- pixels
-
-
 def test_raw_images_pass_as_they_are_or_scaled():
     store, records = make_store("hdf5")
     batch = reader(store)(ask(3, 0))
@@ -125,18 +122,12 @@ def test_a_function_may_use_its_memory_again(channels, collate):
         assert np.array_equal(np.stack(list(batch)), expected)
 
 
-# ---- errors that name a record
-
-
 def test_images_of_different_sizes_are_named_by_the_odd_one_and_fit_once_they_are_scaled():
     store = folder_store.FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
     words = r"D107.*in/c/002\.jpg.*\(3, 20, 30\).*\(3, 16, 12\).*transform=resize"
     with pytest.raises(DataError, match=words):
         reader(store)(ask(0, 1, 2))
     assert reader(store, SMALL)(ask(0, 1, 2))["image"].shape == (3, 3, 2, 2)
-
-
-# ---- the time of each stage
 
 
 def slowed(function, seconds):
@@ -160,8 +151,6 @@ def test_each_stage_has_the_time_of_its_own_work(monkeypatch):
     assert seconds["decode"] >= 0.03
     assert seconds["transform"] >= 0.02
 
-
-# ---- the source of a store
 
 STORES = {"x.h5": (HDF5Store, hdf5.hdf5_source), "x.lmdb": (lmdb_store.LMDBStore, lmdb.lmdb_source)}
 

@@ -142,18 +142,14 @@ def test_the_calling_thread_other_threads_or_processes_read(make):
     assert threading.get_ident() not in {int(batch["thread"]) for batch in batches}
     assert {int(batch["process"]) for batch in batches} == {HERE}
     workers = make(whereabouts, 2, "process")
-    first, second = (
-        {int(batch["process"]) for batch in workers.map(requests(8))} for _ in range(2)
-    )
+    first, second = ({int(item["process"]) for item in workers.map(requests(8))} for _ in range(2))
     assert len(first - {HERE}) == 2
     assert first == second  # they live from epoch to epoch
 
 
 def test_threads_take_only_a_few_requests_ahead_and_end_at_an_early_close(make):
     taken = []
-    results = make(read, 2, "thread").map(
-        taken.append(request) or request for request in requests(50)
-    )
+    results = make(read, 2, "thread").map(taken.append(asked) or asked for asked in requests(50))
     next(results)
     assert len(taken) == AHEAD + 1
     results.close()

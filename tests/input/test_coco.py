@@ -160,9 +160,7 @@ def test_run_lengths_go_down_the_columns():
         {"size": [3, 4], "counts": [13, -1]},
         {"size": [3, 4], "counts": "\u20ac"},
         {"size": [3, 4], "counts": "o" * 100},
-        [[1, 2, 3, 4, 5]],
-        [[0, 0, 1, float("inf"), 2, 2]],
-        None,
+        *([[1, 2, 3, 4, 5]], [[0, 0, 1, float("inf"), 2, 2]], None),
     ],
     ids=range(7),
 )

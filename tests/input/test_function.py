@@ -54,10 +54,8 @@ def test_files_are_items_and_bytes_are_images():
     assert keys == ["a/0.jpg", "a/1.jpg", "a/2.jpg"]
     assert records["image"] == [jpeg(0), jpeg(1), jpeg(2)]
     assert records["label"].tolist() == [len(jpeg(number)) % 2 for number in range(3)]
-    assert (source.manifest.classes, source.manifest.fields["image"].encoding) == (
-        ["even", "odd"],
-        "image",
-    )
+    assert source.manifest.classes == ["even", "odd"]
+    assert source.manifest.fields["image"].encoding == "image"
     assert _input(of_file, path="in/*/[12].jpg").read(0, 2).keys == ["in/a/1.jpg", "in/a/2.jpg"]
 
 

@@ -28,10 +28,11 @@ def _write(path, records, fields=FIELDS, classes=("a", "b", "c"), **more):
     return path
 
 
+EVERY = [(make_records, FIELDS), (encoded_records, IMAGE_FIELDS)]
+
+
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
-@pytest.mark.parametrize(
-    ("make", "fields"), [(make_records, FIELDS), (encoded_records, IMAGE_FIELDS)]
-)
+@pytest.mark.parametrize(("make", "fields"), EVERY)
 def test_the_records_and_keys_of_a_store_come_as_they_are(path, make, fields):
     source = StoreInput(_write(path, make(7), fields, options={"encode": "keep"}))
     records, keys = source.read(2, 6)
@@ -45,16 +46,12 @@ def test_the_records_and_keys_of_a_store_come_as_they_are(path, make, fields):
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 12), (3, 9), (5, 6), (4, 5), (0, 5), (11, 12), (5, 5)]
 )
-@pytest.mark.parametrize(
-    ("make", "fields"), [(make_records, FIELDS), (encoded_records, IMAGE_FIELDS)]
-)
+@pytest.mark.parametrize(("make", "fields"), EVERY)
 def test_several_stores_are_one_after_the_other(start, stop, make, fields):
     paths = [_write("x.h5", make(5), fields), _write("y.lmdb", make(7), fields)]
     records, keys = StoreInput(paths).read(start, stop)
     parts = [plain(make(5)), plain(make(7))]
-    assert plain(records) == {
-        name: (parts[0][name] + parts[1][name])[start:stop] for name in fields
-    }
+    assert plain(records) == {key: (parts[0][key] + parts[1][key])[start:stop] for key in fields}
     assert keys == [*(f"k{n}" for n in range(5)), *(f"k{n}" for n in range(7))][start:stop]
 
 
@@ -242,10 +239,7 @@ def spoiled(record, how):
         ("none", r"D167.*record 1 \(k1\): .*spoiled returned None; return a dict"),
         ("number", r"D167.*spoiled returned 0\.5; return a dict"),
         ("empty", r"D167.*spoiled returned \{\}; return a dict"),
-        (
-            "raise",
-            r"U100.*test_store\.py:\d+: in spoiled: ZeroDivision.*\(x\.h5: record 1 \(k1\)\)",
-        ),
+        ("raise", r"U100.*test_store.py:\d+: in spoiled: ZeroDivision.*\(x\.h5: record 1 \(k1\)\)"),
     ],
 )
 def test_a_function_that_fails_or_differs_is_named_with_its_record(how, words):

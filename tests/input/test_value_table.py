@@ -7,14 +7,9 @@ from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
 from framework.input.store import read_new_values
 
-FIELDS = {
-    "image": Field("uint8", (3, 4, 4)),
-    "label": Field("int64", ()),
-    "ok": Field("bool", ()),
-    "score": Field("float32", ()),
-    "small": Field("int8", ()),
-    "note": Field("uint8", (None,), kind="text"),
-}
+FIELDS = {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())}
+FIELDS |= {"ok": Field("bool", ()), "score": Field("float32", ()), "small": Field("int8", ())}
+FIELDS |= {"note": Field("uint8", (None,), kind="text")}
 KEYS = [["a/0", "a/1"], ["a/2", "a/3"]]
 
 
@@ -47,9 +42,7 @@ def test_numbers_truth_values_and_texts_have_the_types_of_their_fields():
         "small": np.int8,
     }
     assert [new.values[name].tolist() for name in ("ok", "score", "small")] == [
-        [False, True],
-        [np.inf, -2.5],
-        [127, -128],
+        *([False, True], [np.inf, -2.5], [127, -128]),
     ]
     assert [bytes(text).decode() for text in new.values["note"]] == ["", "Zürich"]
 
@@ -91,9 +84,7 @@ def test_a_label_that_is_no_class_is_refused(label):
 
 @pytest.mark.parametrize("index", ["4", "-1", "x", "1.0", "9" * 30])
 def test_a_number_of_no_record_is_refused(index):
-    with pytest.raises(
-        DataError, match=r"D254.*line 2.*is not the number of a record; give 0 to 3"
-    ):
+    with pytest.raises(DataError, match=r"D254.*line 2.*not the number of a record; give 0 to 3"):
         new_values("index,label", f"{index},cat")
 
 

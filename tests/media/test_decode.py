@@ -14,17 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framework.contracts.records import IGNORE
-from framework.media.decode import (
-    BadLabels,
-    colored,
-    data_uri,
-    decode,
-    decode_deep,
-    decode_labels,
-    encode_png,
-    label_colors,
-    labels_header,
-)
+from framework.media import decode as module
 from framework.media.header import BadImage, ImageHeader, is_image, read_header
 from tests.contract.cases import jpeg, pixels
 from tests.media import test_golden_pixels as golden
@@ -45,15 +35,12 @@ def difference(image, expected):
     return np.abs(image.astype(int) - expected).mean()
 
 
-# ---- pixels; tests/media/test_golden_pixels.py compares them with those of other decoders
-
-
 def test_a_jpeg_whose_subsampling_is_rare_is_decoded():
     data = bytearray(simplejpeg.encode_jpeg(PICTURE, colorsubsampling="422"))
     # one of the colors at full width, which TurboJPEG does not know
     data[data.index(b"\xff\xc0") + 17] = 0x21
-    assert decode(data, 3).shape == (20, 30, 3)
-    assert decode(data, 1, least=(10, 15)).shape == (10, 15, 1)
+    assert module.decode(data, 3).shape == (20, 30, 3)
+    assert module.decode(data, 1, least=(10, 15)).shape == (10, 15, 1)
 
 
 @pytest.mark.parametrize(
@@ -64,30 +51,27 @@ def test_a_jpeg_whose_subsampling_is_rare_is_decoded():
 def test_a_jpeg_is_shrunk_to_the_smallest_size_that_is_enough(least, scale_of_jpeg):
     for suffix, factor in ((".jpg", scale_of_jpeg), (".png", 1)):
         data = encoded(suffix, LARGE)
-        image = decode(data, 3, least=least)
+        image = module.decode(data, 3, least=least)
         assert image.shape == (-(-200 // factor), -(-300 // factor), 3)
         size = image.shape[1::-1]
-        assert difference(image, cv2.resize(decode(data, 3), size, None, 0, 0, cv2.INTER_AREA)) < 2
-
-
-# ---- sixteen bits
+        assert (
+            difference(image, cv2.resize(module.decode(data, 3), size, None, 0, 0, cv2.INTER_AREA))
+            < 2
+        )
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
 def test_decoding_deeply_keeps_sixteen_bits(suffix, channels):
     deep = np.random.default_rng(0).integers(0, 1 << 16, (20, 30, channels), np.uint16)
-    assert np.array_equal(decode_deep(encoded(suffix, deep), channels), deep)
-
-
-# ---- files that are no images, damaged, or too large
+    assert np.array_equal(module.decode_deep(encoded(suffix, deep), channels), deep)
 
 
 def test_a_png_whose_bytes_changed_is_bad_and_nothing_is_printed(capfd):
     data = bytearray(encoded(".png", LARGE))
     data[len(data) // 2] ^= 1
     with pytest.raises(BadImage, match="checksum"):
-        decode(data, 3)
+        module.decode(data, 3)
     assert capfd.readouterr() == ("", "")
 
 
@@ -103,14 +87,14 @@ def test_a_header_that_promises_too_much_is_bad_before_memory_is_taken(suffix, f
     data = bytearray(encoded(suffix))
     struct.pack_into(form, data, place, 50_000, 50_000)
     with pytest.raises(BadImage, match=words):
-        decode(bytes(data), 3)
+        module.decode(bytes(data), 3)
 
 
 @pytest.mark.parametrize("suffix", [*SUFFIXES, ".jpg"])
 def test_the_most_pixels_are_checked_for_every_image(suffix):
-    assert decode(encoded(suffix), 3, max_pixels=600).shape == (20, 30, 3)
+    assert module.decode(encoded(suffix), 3, max_pixels=600).shape == (20, 30, 3)
     with pytest.raises(BadImage, match="20 x 30 pixels are more than 599"):
-        decode(encoded(suffix), 3, max_pixels=599)
+        module.decode(encoded(suffix), 3, max_pixels=599)
 
 
 @given(st.data())
@@ -119,19 +103,19 @@ def test_a_damaged_file_is_decoded_or_bad(data):
     for _ in range(data.draw(st.integers(1, 4))):
         file[data.draw(st.integers(0, len(file) - 1))] = data.draw(st.integers(0, 255))
     with suppress(BadImage):
-        assert decode(bytes(file), 3, max_pixels=100_000).shape == (*read_header(file).size, 3)
-
-
-# ---- encoding
+        assert module.decode(bytes(file), 3, max_pixels=100_000).shape == (
+            *read_header(file).size,
+            3,
+        )
 
 
 def test_a_picture_is_kept_without_loss_if_it_is_small():
     pixels = np.arange(48, dtype=np.uint8).reshape(3, 4, 4)
-    kind, data = data_uri(pixels).split(",")
+    kind, data = module.data_uri(pixels).split(",")
     decoded = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
     assert kind == "data:image/png;base64"
     assert np.array_equal(decoded[:, :, ::-1].transpose(2, 0, 1), pixels)
-    assert data_uri(np.zeros((1, 300, 20), np.uint8)).startswith("data:image/jpeg")
+    assert module.data_uri(np.zeros((1, 300, 20), np.uint8)).startswith("data:image/jpeg")
 
 
 def png(values, mode="P", **options) -> bytes:
@@ -164,7 +148,7 @@ def plain_png(samples: np.ndarray, bit_depth: int, color: int) -> bytes:
 
 
 def labels_of(data, **options):
-    return decode_labels(data, **options)[:, :, 0]
+    return module.decode_labels(data, **options)[:, :, 0]
 
 
 @given(st.integers(0, 1000), st.integers(1, 30), st.integers(1, 30))
@@ -185,29 +169,27 @@ def test_samples_of_a_few_bits_are_their_own_numbers(bit_depth, color):
     ("data", "words"),
     [
         (jpeg(0), "a JPEG: a label map must be a PNG"),
-        (encode_png(pixels(0).transpose(2, 0, 1)), "colors or alpha"),
+        (module.encode_png(pixels(0).transpose(2, 0, 1)), "colors or alpha"),
         (png(np.zeros((3, 3, 2), np.uint8), "LA"), "colors or alpha"),
     ],
     ids=["jpeg", "colors", "alpha"],
 )
 def test_an_image_that_is_no_label_map_is_refused(data, words):
-    with pytest.raises(BadLabels, match=words):
-        labels_header(data)
+    with pytest.raises(module.BadLabels, match=words):
+        module.labels_header(data)
 
 
 def test_a_map_is_shown_in_a_color_for_each_class():
-    colors = label_colors()
+    colors = module.label_colors()
     assert len({tuple(color) for color in colors.tolist()}) == 256
     assert colors[0].tolist() == [0, 0, 0]
     assert colors[15].tolist() == [192, 128, 128]  # a person, in Pascal VOC's own palette
     mask = torch.tensor([[[[0, 15, IGNORE]]]], dtype=torch.uint8)
     batch = {"mask": mask, "label": torch.tensor([3])}
-    shown = colored(batch, ("mask",))
+    shown = module.colored(batch, ("mask",))
     assert shown["mask"][0, :, 0, 1].tolist() == [192, 128, 128]
     assert shown["label"] is batch["label"]
 
-
-# ---- headers
 
 FORMATS = ("jpeg", "png", "gif", "webp", "bmp", "tiff")
 TURNABLE = ("jpeg", "png", "webp", "tiff")

@@ -146,8 +146,6 @@ def test_a_box_moves_with_its_window(box, flip, size, expected):
     assert boxes(box, window=[*WINDOW[:4], flip], size=size) == [expected]
 
 
-# ---- predictions, back in the pixels of the image that was given
-
 CUT = [10, 20, 40, 80]  # top, left, height, width
 SEEN, SIZE = (20, 20), (60, 200)
 

@@ -112,9 +112,8 @@ def test_a_record_of_another_shape_is_named():
     class Odd(Input):
         def read(self, start, stop):
             chunk = super().read(start, stop)
-            return chunk._replace(
-                records={**chunk.records, "label": chunk.records["label"].astype(np.int32)}
-            )
+            label = chunk.records["label"].astype(np.int32)
+            return chunk._replace(records={**chunk.records, "label": label})
 
     with pytest.raises(DataError, match=r"D151.*k0.*label is int32"):
         done(make_work(Odd(10)))
@@ -130,9 +129,7 @@ def make_pairs():
 
 
 FILE_INPUTS = [
-    (make_list, "a/1.jpg", [1]),
-    (make_list, "list.csv", [0, 1]),
-    (make_pairs, "a/1.jpg", [1]),
+    *((make_list, "a/1.jpg", [1]), (make_list, "list.csv", [0, 1]), (make_pairs, "a/1.jpg", [1])),
     (make_pairs, "b/1.jpg", [1]),
     (lambda: folder.FolderInput(".", None, None), "a/1.jpg", [1]),
     (lambda: function.FunctionInput("f", lambda path: {"x": 0}, "a", None, None), "a/1.jpg", [1]),

@@ -154,6 +154,5 @@ def test_preparing_invents_no_class(options, color):
     field = prepare.fields(source)["mask"]
     value = prepare(source.read(0, 1)).records["mask"][0]
     assert (field.kind, field.channels) == ("labels", 1)
-    assert set(
-        np.unique(value if isinstance(value, np.ndarray) else decode_labels(value)).tolist()
-    ) == {0, 7}
+    numbers = value if isinstance(value, np.ndarray) else decode_labels(value)
+    assert set(np.unique(numbers).tolist()) == {0, 7}

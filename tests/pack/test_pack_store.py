@@ -290,9 +290,7 @@ def test_too_small_a_disk_is_said_before_anything_is_read(monkeypatch):
     monkeypatch.setattr(
         os, "statvfs", lambda _: os.statvfs_result([4096, 4096, 9, 9, 9, 0, 0, 0, 0, 255])
     )
-    with pytest.raises(
-        ResourceError, match=r"R151.*about [\d,]+ bytes, 36,864 are free: [\d,]+ are missing"
-    ):
+    with pytest.raises(ResourceError, match=r"R151.*bytes, 36,864 are free: [\d,]+ are missing"):
         pack(packing())
 
 
@@ -449,10 +447,8 @@ def test_what_is_no_store_of_ours_is_not_replaced(kind):
     before = sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
     with pytest.raises(DataError, match=r"D115.*x\.h5"):
         pack(packing("x.h5"))
-    assert (
-        sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
-        == before
-    )
+    after = sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
+    assert after == before
 
 
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])

@@ -245,9 +245,8 @@ def test_a_split_has_the_manifest_of_its_own_records():
             assert list(manifest.classes) == ["a", "b", "c"]
             assert manifest.class_counts == pytest.approx([COUNT / 3 * share] * 3, abs=1)
             pixels = store.read(torch.arange(manifest.num_records))["image"] / 255
-            assert manifest.statistics["image"].mean[0] == pytest.approx(
-                float(pixels.mean()), rel=0.01
-            )
+            mean = float(pixels.mean())
+            assert manifest.statistics["image"].mean[0] == pytest.approx(mean, rel=0.01)
             words = f"{name} of {{train: 0.7, val: 0.2, test: 0.1}} by stratified"
             assert manifest.options["split"] == words
         assert verify_store.verify(f"x-{name}.h5", 0, print).findings == []

@@ -104,10 +104,8 @@ def test_png_keeps_the_pixels_and_jpeg_nearly():
 @pytest.mark.parametrize(
     ("options", "size"),
     [
-        ({"resize": 100}, (150, 100)),
-        ({"resize": 1000}, (300, 200)),
-        ({"max_side": 100}, (100, 67)),
-        ({"max_side": 1}, (1, 1)),
+        *(({"resize": 100}, (150, 100)), ({"resize": 1000}, (300, 200))),
+        *(({"max_side": 100}, (100, 67)), ({"max_side": 1}, (1, 1))),
         ({"size": [400, 100]}, (400, 100)),
     ],
 )
@@ -192,10 +190,8 @@ def test_arrays_that_are_images_are_scaled_and_encoded():
     assert fields == IMAGE_FIELDS
     assert np.array_equal(decode(chunk.records["image"][2], 3), pixels(2))
     fields, chunk = prepared(source, encode="raw", color="gray", bit_depth=16)
-    assert (fields["image"], chunk.records["image"].dtype) == (
-        Field("uint16", (1, 16, 12)),
-        np.uint16,
-    )
+    assert fields["image"] == Field("uint16", (1, 16, 12))
+    assert chunk.records["image"].dtype == np.uint16
 
 
 @pytest.mark.parametrize(

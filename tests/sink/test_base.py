@@ -51,9 +51,7 @@ def test_a_validation_shows_the_best_one_beside_it():
     best = {"loss": 0.25, "clean.loss": 0.125, "clean.accuracy": 1.0, "step": 3}
     assert base.values_of(measured_report("val", best=best))["loss/best"] == 0.25
     clean = base.values_of(measured_report("val.clean", best=best))
-    assert {tag: value for tag, value in clean.items() if "best" in tag} == {
-        "loss/best.clean": 0.125
-    }
+    assert {tag: clean[tag] for tag in clean if "best" in tag} == {"loss/best.clean": 0.125}
 
 
 def test_each_group_of_parameters_has_a_curve_of_its_rate():

@@ -72,9 +72,7 @@ def test_an_offline_run_holds_everything_and_the_command_that_sends_it_is_said(r
     (folder,) = run_dir.glob("wandb/offline-run-*/files")
     assert (folder / "checkpoints" / "best.pt").read_bytes() == b"weights"
     assert list(folder.glob("media/images/sample-image*.png"))
-    config = {
-        item.key: item.value_json for record in records(run_dir) for item in record.config.update
-    }
+    config = {item.key: item.value_json for part in records(run_dir) for item in part.config.update}
     assert config["optim.lr"] == '"0.1"'
 
 

@@ -96,9 +96,7 @@ def test_records_are_the_same_whether_pages_are_asked_for_or_not(
         "boxes": [rng.random((number % 4, 4), np.float32) for number in range(50)],
     }
     fields = {name: FIELDS[name] for name in names}
-    path = write_store(
-        str(tmp_path / f"a.{ending}"), {name: records[name] for name in names}, fields
-    )
+    path = write_store(str(tmp_path / f"a.{ending}"), {key: records[key] for key in names}, fields)
     order = torch.randperm(50)
     results = []
     for asks in (True, False):

@@ -102,10 +102,8 @@ def _spoil(path, payload):
 @given(st.lists(st.binary(max_size=40), max_size=8), st.binary(max_size=9))
 def test_a_records_crc_is_over_all_its_fields_in_order(images, tail):
     fields = {"a": Field("uint8", (1, None, None), "image"), "b": Field("uint8", (len(tail),))}
-    records = {
-        "a": images,
-        "b": np.frombuffer(tail * len(images), np.uint8).reshape(len(images), len(tail)),
-    }
+    tails = np.frombuffer(tail * len(images), np.uint8).reshape(len(images), len(tail))
+    records = {"a": images, "b": tails}
     assert content_crcs(records, fields).tolist() == [crc32(image + tail) for image in images]
 
 
@@ -143,9 +141,7 @@ def test_flipped_bits_are_refused_found_or_harmless_and_truncations_refused(kind
     [
         ("off", 0, [0, 1, 2]),
         ("first_epoch", 0, []),  # no pass has come to its end
-        ("first_epoch", 1, [0, 1, 2]),
-        ("always", 0, []),
-        ("always", 1, [0]),
+        *(("first_epoch", 1, [0, 1, 2]), ("always", 0, []), ("always", 1, [0])),
         ("always", 2, [0, 1]),
     ],
 )

@@ -155,9 +155,7 @@ def test_a_packed_stores_choice_names_the_right_one_and_the_command_that_packs(
     files, choice, place
 ):
     path = files[choice][place]
-    words = (
-        rf"D103.*is a .*data={choice}, or pack it: paceline pack input={choice} input.path={path}"
-    )
+    words = rf"D103.*is a .*data={choice}, .*: paceline pack input={choice} input.path={path}"
     opened = [open_store] if place else [hdf5_store.HDF5Store, LMDBStore, open_store]
     for make in opened:
         with pytest.raises(DataError, match=words):

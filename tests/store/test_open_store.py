@@ -227,9 +227,7 @@ def test_batches_are_those_of_the_file(suffix, verify):
     alone, resident = (
         MAKE[suffix](path, stage, context=make_context(**options)) for stage in ("none", "device")
     )
-    assert [micros(resident, epoch) for epoch in range(2)] == [
-        micros(alone, epoch) for epoch in range(2)
-    ]
+    assert [micros(resident, n) for n in range(2)] == [micros(alone, n) for n in range(2)]
     alone.close()
     resident.close()
 

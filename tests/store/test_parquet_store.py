@@ -156,10 +156,7 @@ def test_nulls_are_errors_of_their_rows():
 @pytest.mark.parametrize(
     ("lists", "words"),
     [
-        (
-            [[[1], [1, 2]], []],
-            r"D102.*x\.parquet: group 0 cannot be read \(.*lists of 1 and of 2 values",
-        ),
+        ([[[1], [1, 2]], []], r"D102.*group 0 cannot be read.*lists of 1 and of 2 values"),
         ([[1, None], [1, 2]], r"D102.*a value in a list is missing"),
         (EMPTY, r"D167.*column x: has only empty lists"),
     ],

@@ -193,9 +193,7 @@ def test_memory_that_cannot_be_locked_is_gathered_with_a_note(monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": 2},
-        {"verify": "always"},
-        {"device": torch.device("cpu")},
+        *({"num_workers": 2}, {"verify": "always"}, {"device": torch.device("cpu")}),
         {"transform": CROP},
     ],
 )

@@ -103,9 +103,7 @@ def test_a_record_with_another_shape_is_named():
     members = [("a.npy", npy(np.zeros(3))), ("b.npy", npy(np.zeros(4)))]
     store = tar_store.TarStore(write_tar("x.tar", members), {"x": "npy"})
     assert store.read(torch.tensor([0]))["x"].shape == (1, 3)
-    with pytest.raises(
-        DataError, match=r"D167.*b\.npy: x: is float64 \(4,\).*'data\.kinds=\{x: ragged\}'"
-    ):
+    with pytest.raises(DataError, match=r"D167.*b\.npy: x: is float64.*data\.kinds=\{x: ragged\}"):
         store.read(torch.tensor([1]))
     assert plain(
         tar_store.TarStore("x.tar", {"x": "npy"}, kinds={"x": "ragged"}).read(torch.arange(2))
