@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Augment``, kept by every implementation."""
-
 from importlib.util import find_spec
 
 import pytest
@@ -58,9 +56,7 @@ MIXING = {  # a record's partner is in its batch
     "cutmix": lambda fields: cutmix.CutMix(fields, "label", 3, 1.0, 0.8),
     "mixup_cutmix": lambda fields: mixup_cutmix.MixupCutMix(fields, "label", 3, 0.3, 1.0, 0.8, 0.5),
 }
-KORNIA = (
-    {"kornia": lambda fields: kornia.Kornia(fields, STEPS, False)} if find_spec("kornia") else {}
-)
+KORNIA = {"kornia": lambda names: kornia.Kornia(names, STEPS, False)} if find_spec("kornia") else {}
 EVERY = {**ALONE, **MIXING, **KORNIA}
 every = pytest.mark.parametrize("name", EVERY)
 both = pytest.mark.parametrize("training", [False, True])

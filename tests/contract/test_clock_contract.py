@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Clock``, kept by every implementation."""
-
 from time import perf_counter
 
 import pytest

@@ -134,8 +134,6 @@ def test_workers_do_not_change_a_map(make, transform):
     assert ways == ways[:1] * len(WAYS)
 
 
-# ---- augments
-
 FLIP = flip.Flip("image", 0.5, 0.5)
 NORMALIZE = Normalize("image", [0.5], [0.5])
 JITTER = color_jitter.ColorJitter("image", 0.4, 0.4, 0.4, 0.1)
@@ -146,9 +144,7 @@ MOVING = [
     compose.Compose({"flip": FLIP, "crop": CropFlip("image", 2, 0.5, None, None)}),
 ]
 COLORING = [
-    none.NoAugment(),
-    NORMALIZE,
-    JITTER,
+    *(none.NoAugment(), NORMALIZE, JITTER),
     random_erasing.RandomErasing("image", 1.0, [0.1, 0.3], [0.5, 2.0], [0.0]),
     compose.Compose({"jitter": JITTER, "normalize": NORMALIZE}),
 ]

@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Loader``, kept by every implementation."""
-
 import threading
 
 import pytest

@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Objective`` and ``contracts.Outcome``."""
-
 import itertools
 from copy import deepcopy
 

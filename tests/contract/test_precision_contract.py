@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Precision``, kept by every implementation."""
-
 import io
 import math
 

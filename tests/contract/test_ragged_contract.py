@@ -47,9 +47,6 @@ def unpadded(batch, name):
     return [array[:length].tolist() for array, length in zip(batch[name], lengths, strict=True)]
 
 
-# ---- stores and packing
-
-
 @pytest.mark.parametrize("kind", STORES)
 def test_a_store_gives_what_was_written_in_parts_and_notices_a_changed_row(kind):
     writer_class, store_class = STORES[kind]
@@ -95,9 +92,6 @@ def test_a_store_is_packed_again(kind):
 def test_a_folder_of_images_cannot_hold_them():
     with pytest.raises(DataError, match="D114"):
         folder_store.FolderWriter("x", fields=cases.RAGGED_FIELDS, num_records=3)
-
-
-# ---- batches
 
 
 @every
@@ -150,9 +144,6 @@ def test_a_batch_can_be_moved_and_pinned(make, collate):
     assert cases.plain(move(batch, torch.device("cpu"))) == cases.plain(batch)
     if torch.cuda.is_available():
         assert cases.plain(pin(batch)) == cases.plain(batch)
-
-
-# ---- boxes and points
 
 
 @every

@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Schedule``, kept by every implementation."""
-
 import pickle
 
 import pytest

@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Sink``, kept by every implementation."""
-
 import json
 
 import pytest
@@ -91,9 +89,7 @@ def steps_in_tensorboard(folder):
 @pytest.mark.parametrize(
     ("kind", "steps"),
     [
-        ("csv", steps_in_csv),
-        ("jsonl", steps_in_jsonl),
-        ("mlflow", steps_in_outbox),
+        *(("csv", steps_in_csv), ("jsonl", steps_in_jsonl), ("mlflow", steps_in_outbox)),
         ("tensorboard", steps_in_tensorboard),
     ],
 )

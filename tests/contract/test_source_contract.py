@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Source``, kept by every choice of data."""
-
 import threading
 import time
 from pathlib import Path
@@ -19,9 +17,7 @@ CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 ORDERS = [
     {},
     {"batch_size": 3, "accumulate": 2},
-    {"world_size": 3, "rank": 2},
-    {"limit": 5},
-    {"training": False},
+    *({"world_size": 3, "rank": 2}, {"limit": 5}, {"training": False}),
 ]
 every = pytest.mark.parametrize("kind", cases.SOURCES)
 every_reader = pytest.mark.parametrize("kind", cases.READERS)

@@ -1,5 +1,3 @@
-"""The promises of ``contracts.RecordStore``, kept by every kind of store."""
-
 import gc
 import multiprocessing
 import os

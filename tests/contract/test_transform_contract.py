@@ -1,5 +1,3 @@
-"""The promises of ``contracts.Transform``, kept by every implementation."""
-
 import pickle
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The promises of ``contracts.RecordWriter``, kept by every implementation."""
-
 import os
 from pathlib import Path
 

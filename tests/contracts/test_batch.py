@@ -87,9 +87,6 @@ def test_a_nested_tensor_is_moved_pinned_and_counted_by_its_parts():
     assert move(batch, META)["wave"].values().device == META
 
 
-# ---- on the way to a GPU
-
-
 @pytest.fixture
 def cuda():
     """Simulate a GPU, and make batches in page-locked memory."""

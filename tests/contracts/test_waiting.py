@@ -4,16 +4,6 @@ import pytest
 
 from framework.contracts import waits as module
 from framework.contracts.span import LateRank
-from framework.contracts.waits import (
-    SlowRecord,
-    SlowRecords,
-    Waits,
-    joined_blocks,
-    slow_block,
-    slow_words,
-)
-
-# ---- waits
 
 
 class Clock:
@@ -43,7 +33,7 @@ def clock(monkeypatch):
 
 
 def test_waiting_and_steps_add_up_and_slow_batches_are_counted_apart(clock):
-    waits = Waits({1})
+    waits = module.Waits({1})
     clock.pass_batches(waits, (0.5, 0.25), (2.0, 0.25), (0.25, 0.25))
     assert (waits.num_batches, waits.num_slow) == (3, 1)
     assert (waits.start_s, waits.wait_s, waits.slow_wait_s, waits.step_s) == (0.5, 2.75, 2.0, 0.75)
@@ -51,7 +41,7 @@ def test_waiting_and_steps_add_up_and_slow_batches_are_counted_apart(clock):
 
 
 def test_numbers_go_on_over_epochs_that_are_read_without_a_stop(clock):
-    waits = Waits({3})
+    waits = module.Waits({3})
     for first in (0, 2):
         waits.begin(first)
         for _ in range(2):
@@ -62,31 +52,33 @@ def test_numbers_go_on_over_epochs_that_are_read_without_a_stop(clock):
 
 
 def test_a_validation_between_two_batches_is_no_step_but_steps_that_all_take_long_are(clock):
-    waits = Waits()
+    waits = module.Waits()
     clock.pass_batches(waits, (0.0, 0.25), (0.0, 30.0), (0.0, 0.25))
     assert waits.step_s == 0.5
-    waits = Waits()
+    waits = module.Waits()
     clock.pass_batches(waits, (0.0, 30.0), (0.0, 30.0), (0.0, 30.0))
     assert waits.step_s == 60.0  # the first may have been a pause
 
 
-# ---- slow records
-
-HUGE = SlowRecord(7, "huge.jpg", 2, 0.5, 9_000_000)
-SLOW = SlowRecords([HUGE], num_slow=2, num_records=1000, slow_s=1.0, read_s=1.998, numbers=[7])
-BRIEF = SlowRecords([HUGE], num_slow=1, num_records=100, slow_s=0.1, read_s=0.199, numbers=[7])
+HUGE = module.SlowRecord(7, "huge.jpg", 2, 0.5, 9_000_000)
+SLOW = module.SlowRecords(
+    [HUGE], num_slow=2, num_records=1000, slow_s=1.0, read_s=1.998, numbers=[7]
+)
+BRIEF = module.SlowRecords(
+    [HUGE], num_slow=1, num_records=100, slow_s=0.1, read_s=0.199, numbers=[7]
+)
 
 
 def block(slow=SLOW, **changes):
-    waits = Waits()
+    waits = module.Waits()
     waits.num_batches, waits.num_slow = 10, 2
     waits.wait_s, waits.slow_wait_s = 1.0, 0.8
-    return {**slow_block(slow, waits), **changes}
+    return {**module.slow_block(slow, waits), **changes}
 
 
 def test_without_slow_records_there_is_neither_block_nor_line():
-    assert block(None) == joined_blocks([{}, {}]) == {}
-    assert slow_words({}, 3.0) == ""
+    assert block(None) == module.joined_blocks([{}, {}]) == {}
+    assert module.slow_words({}, 3.0) == ""
 
 
 def test_what_is_saved_is_the_waiting_beyond_others_but_no_more_than_the_records_took():
@@ -96,12 +88,12 @@ def test_what_is_saved_is_the_waiting_beyond_others_but_no_more_than_the_records
 
 
 def test_a_line_names_the_first_three_records_and_what_they_cost():
-    words = slow_words(block(), train_s=3.0)
+    words = module.slow_words(block(), train_s=3.0)
     assert "2 of 1,000 reads took 1.0 of 2.0 thread-seconds" in words
     assert "80 % of the waiting" in words
     assert words.endswith("about 0.8 of 3.0 s: huge.jpg (500 ms, 9.0 MB)")
     records = [HUGE._replace(name=f"{n}.jpg", size_bytes=0)._asdict() for n in range(5)]
-    words = slow_words(block(records=records), 3.0)
+    words = module.slow_words(block(records=records), 3.0)
     assert words.endswith("0.jpg (500 ms), 1.jpg (500 ms), 2.jpg (500 ms) and 2 more")
 
 
@@ -111,19 +103,17 @@ def test_a_line_names_the_first_three_records_and_what_they_cost():
     ids=["a long run", "many are slow", "nothing to save"],
 )
 def test_slow_records_that_do_not_matter_get_no_line(changes, train_s):
-    assert slow_words(block(**changes), train_s) == ""
+    assert module.slow_words(block(**changes), train_s) == ""
 
 
 def test_the_blocks_of_ranks_become_one():
     slower = HUGE._replace(name="b.jpg", mean_s=2.0)._asdict()
-    joined = joined_blocks([block(), {}, block(records=[slower], numbers=[3, 7])])
+    joined = module.joined_blocks([block(), {}, block(records=[slower], numbers=[3, 7])])
     names = [(record["name"], record["rank"]) for record in joined["records"]]
     assert names == [("b.jpg", 2), ("huge.jpg", 0)]
     assert (joined["num_slow"], joined["numbers"]) == (4, [3, 7])
     assert joined["usual_s"] == pytest.approx(0.001)
 
-
-# ---- late ranks
 
 LATE = LateRank(3, "backward", 0.71, 0.012, 0.09)
 

@@ -24,16 +24,8 @@ MANY_ON_DISK = {"num_records": 10**6}
         ),
         ("lower_workers", {"workers": 16, "kind": "process", **LOCKED}, ("workers.num=4",)),
         ("no_workers", {"prepare": 9000.0}, ("workers.num=0",)),
-        (
-            "no_workers",
-            {"prepare": 9000.0, "loader": "plain"},
-            ("workers.num=0", "loader=prefetch"),
-        ),
-        (
-            "no_workers",
-            {"prepare": 9000.0, "kind": "process"},
-            ("workers.num=0", "workers.kind=null"),
-        ),
+        ("no_workers", {"prepare": 9e3, "loader": "plain"}, ("workers.num=0", "loader=prefetch")),
+        ("no_workers", {"prepare": 9e3, "kind": "process"}, ("workers.num=0", "workers.kind=null")),
         ("no_workers", {}, None),
         ("processes", {**LOCKED}, ("workers.kind=process", "workers.num=4")),
         (

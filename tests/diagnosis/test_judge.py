@@ -162,9 +162,7 @@ def test_workers_and_a_store_are_advised_to_a_script_that_waits():
             "smaller_images",
         ),
         (
-            replace(
-                FINE_SCRIPT, gpu="a GPU", spans={**spans(0.1, 10), "copy": Span.of([2e-3] * 10)}
-            ),
+            replace(FINE_SCRIPT, gpu="GPU", spans={**spans(0.1, 10), "copy": Span.of([2e-3] * 10)}),
             "pinned_memory",
         ),
     ],

@@ -80,9 +80,7 @@ def test_headline_spans_and_advice_are_printed(capsys):
         "pack_items: 2.91 times as fast (by the model)",
         "type: paceline pack input=dataset",
         "write: DataLoader(..., num_workers=4, persistent_workers=True)",
-        "item(), 2 times: loss.item()",
-        "validation 1.00 s",
-        "figures of rank 0 of 2",
+        *("item(), 2 times: loss.item()", "validation 1.00 s", "figures of rank 0 of 2"),
         "in Paceline: paceline train data=dataset",
     ):
         assert words in out
@@ -92,9 +90,7 @@ def test_advice_about_a_store_packs_it_first():
     verdict = Verdict("r", "s", "w", 1.5, repack=Repack("folder", {"train": ("photos", "packed")}))
     lines = [
         line.strip()
-        for line in print_facts.advice_lines(
-            1, verdict, lambda words: ["train", "epochs=3", *words]
-        )
+        for line in print_facts.advice_lines(1, verdict, lambda more: ["train", "epochs=3", *more])
     ]
     commands = [shlex.split(line) for line in lines if line.startswith("paceline ")]
     assert [command[1] for command in commands] == ["pack", "train"]

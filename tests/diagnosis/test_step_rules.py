@@ -16,10 +16,8 @@ SMALL_STEPS = {**FINE, "other": 600.0}
 @pytest.mark.parametrize(
     ("rule", "changes", "speaks"),
     [
-        ("data_is_fine", {**FINE}, True),
-        ("data_is_fine", {}, False),
-        ("amp", {**FINE, **CUDA}, True),
-        ("amp", {**FINE}, False),
+        *(("data_is_fine", {**FINE}, True), ("data_is_fine", {}, False)),
+        *(("amp", {**FINE, **CUDA}, True), ("amp", {**FINE}, False)),
         ("amp", {**FINE, "bf16": True}, True),
         ("amp", {**FINE, **CUDA, "precision": "amp"}, False),
         ("amp", {**CUDA}, False),

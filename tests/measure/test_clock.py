@@ -6,18 +6,6 @@ import torch
 
 from framework.contracts.span import EXCHANGE, OWN
 from framework.measure import clock as module
-from framework.measure.clock import (
-    ENDING,
-    LEAST_STEPS,
-    SKIPPED,
-    TRACED,
-    CudaClock,
-    HostClock,
-    NoClock,
-    OwnWork,
-    ProfiledClock,
-    make_clock,
-)
 from tests.fakes import FakeClock, FakeLoader, make_data, make_trainer, seconds_of
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
@@ -71,11 +59,8 @@ def time(monkeypatch):
     return Time(monkeypatch)
 
 
-# --------------------------------------------------------------------------------------------- host
-
-
 def test_the_clock_of_a_rank_counts_exchanges_apart(time):
-    clock = HostClock(of_rank=True)
+    clock = module.HostClock(of_rank=True)
     for name, seconds in (("wait", 1.0), (OWN, 2.0), (EXCHANGE, 4.0), ("forward", 8.0)):
         time.work(seconds)
         clock.mark(name)
@@ -88,7 +73,7 @@ def test_the_clock_of_a_rank_counts_exchanges_apart(time):
 
 @pytest.mark.parametrize("of_rank", [False, True])
 def test_a_span_in_both_parts_of_a_step_that_is_cut_counts_as_one_step(time, of_rank):
-    clock = HostClock(of_rank)
+    clock = module.HostClock(of_rank)
     laps = []
     for _ in range(3):
         step(clock, time, (OWN, 1.0), (EXCHANGE, 2.0), ("optimizer", 1.0))
@@ -106,9 +91,6 @@ def step(clock, time, *seconds):
         clock.mark(name)
 
 
-# --------------------------------------------------------------------------------------------- cuda
-
-
 def cuda_step(clock, time, wait=0.0, device=0.0, report=0.0):
     """Mark a step of waiting, reporting and the device's work, half of it forward, in s."""
     time.work(wait)
@@ -121,7 +103,7 @@ def cuda_step(clock, time, wait=0.0, device=0.0, report=0.0):
 
 
 def test_a_host_that_waits_while_the_device_works_leaves_no_device_idle(time):
-    clock = CudaClock(torch.device("cuda"))
+    clock = module.CudaClock(torch.device("cuda"))
     for _ in range(10):
         cuda_step(clock, time, wait=1.0, device=3.0)
     time.read()
@@ -136,7 +118,7 @@ def test_a_host_that_waits_while_the_device_works_leaves_no_device_idle(time):
     [(1.0, 3.0, 0.0), (3.0, 1.0, 0.5), (0.25, 0.25, 4.0), (0.0, 1.0, 0.0)],
 )
 def test_everything_but_the_hosts_wait_adds_up_to_the_devices_time(time, wait, device, report):
-    clock = CudaClock(torch.device("cuda"))
+    clock = module.CudaClock(torch.device("cuda"))
     for _ in range(7):
         cuda_step(clock, time, wait, device, report)
     time.read()
@@ -147,7 +129,7 @@ def test_everything_but_the_hosts_wait_adds_up_to_the_devices_time(time, wait, d
 
 
 def test_events_are_read_when_the_device_has_passed_them_and_never_waited_for(time):
-    clock = CudaClock(torch.device("cuda"))
+    clock = module.CudaClock(torch.device("cuda"))
     cuda_step(clock, time, device=2.0)
     early = seconds_of(clock)
     time.work(1.0)
@@ -163,7 +145,7 @@ def test_events_are_read_when_the_device_has_passed_them_and_never_waited_for(ti
 
 
 def test_events_are_used_again_so_that_a_long_run_makes_no_more_of_them(time):
-    clock = CudaClock(torch.device("cuda"))
+    clock = module.CudaClock(torch.device("cuda"))
     for _ in range(5000):
         cuda_step(clock, time, wait=1.0, device=0.5)
     time.read()
@@ -171,13 +153,10 @@ def test_events_are_used_again_so_that_a_long_run_makes_no_more_of_them(time):
     assert clock.spans()["forward"].num_steps == 5000
 
 
-# ------------------------------------------------------------------------------------------- choice
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_clock_that_is_off_knows_nothing(device):
-    clock = make_clock(torch.device(device), how=False)
-    assert isinstance(clock, NoClock)
+    clock = module.make_clock(torch.device(device), how=False)
+    assert isinstance(clock, module.NoClock)
     for name in ("wait", "forward", "report"):
         clock.mark(name)
     clock.skip()
@@ -195,7 +174,7 @@ class Marked:
 
     def __init__(self):
         self.spans = {}
-        self.work = OwnWork(self.add)
+        self.work = module.OwnWork(self.add)
 
     def add(self, name, seconds):
         self.spans[name] = self.spans.get(name, 0.0) + seconds
@@ -222,7 +201,7 @@ def test_a_row_ends_with_the_exchange_of_the_gradients():
 
 
 def test_skipped_time_is_nobodys_work_and_no_exchange():
-    validation = ((OWN, 500), (EXCHANGE, 70), (SKIPPED, 900))
+    validation = ((OWN, 500), (EXCHANGE, 70), (module.SKIPPED, 900))
     marked = Marked().mark(*STEP, *validation, *STEP)
     assert marked.spans[EXCHANGE] == 600
     assert sum(marked.spans.values()) == 2 * sum(seconds for _, seconds in STEP)
@@ -241,15 +220,12 @@ def test_rows_take_fixed_memory_and_keep_the_same_steps_on_all_ranks(monkeypatch
     assert len(numbers) >= 5
 
 
-# ------------------------------------------------------------------------------------------- traces
-
-
 NAMES = {"wait", "forward", "backward", "optimizer", "report"}
 
 
 def trained(path, steps, clock=None, **parts):
     """Train for ``steps`` steps under the tracer, and return the Trainer."""
-    clock = ProfiledClock(clock or HostClock(), path)
+    clock = module.ProfiledClock(clock or module.HostClock(), path)
     trainer = make_trainer(train=FakeLoader(make_data(4 * steps), 4, clock), clock=clock, **parts)
     trainer.fit()
     clock.close()
@@ -269,15 +245,15 @@ def ours(path):
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    path = tmp_path_factory.mktemp("run") / "profile" / f"rank0{ENDING}"
-    trained(path, LEAST_STEPS + 3)
+    path = tmp_path_factory.mktemp("run") / "profile" / f"rank0{module.ENDING}"
+    trained(path, module.LEAST_STEPS + 3)
     return path
 
 
 def test_the_trace_is_json_with_our_spans_and_the_operators_of_some_steps(trace):
     names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
-    assert names >= NAMES | {"aten::addmm", f"ProfilerStep#{LEAST_STEPS - 1}"}
-    assert f"ProfilerStep#{LEAST_STEPS}" not in names
+    assert names >= NAMES | {"aten::addmm", f"ProfilerStep#{module.LEAST_STEPS - 1}"}
+    assert f"ProfilerStep#{module.LEAST_STEPS}" not in names
 
 
 def test_spans_and_operators_have_the_same_time(trace):
@@ -288,13 +264,13 @@ def test_spans_and_operators_have_the_same_time(trace):
         any(s["ts"] <= p["ts"] and p["ts"] + p["dur"] <= s["ts"] + s["dur"] + 1 for s in forwards)
         for p in products
     ]
-    assert len(products) == 2 * TRACED
+    assert len(products) == 2 * module.TRACED
     assert all(inside)
 
 
-@pytest.mark.parametrize("steps", [1, LEAST_STEPS - TRACED - 1])
+@pytest.mark.parametrize("steps", [1, module.LEAST_STEPS - module.TRACED - 1])
 def test_a_run_that_ends_before_leaves_nothing(tmp_path, steps):
-    trained(tmp_path / f"rank0{ENDING}", steps)
+    trained(tmp_path / f"rank0{module.ENDING}", steps)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -302,5 +278,5 @@ def test_the_clock_inside_hears_every_mark_and_what_the_tracer_costs_is_skipped(
     inner = FakeClock()
     trained(tmp_path / "trace.json", 20, inner)
     assert inner.marks == ["wait", "forward", "backward", "optimizer", "report"] * 20
-    assert inner.skips > LEAST_STEPS
+    assert inner.skips > module.LEAST_STEPS
     assert torch.autograd.profiler._is_profiler_enabled is False

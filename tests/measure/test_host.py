@@ -12,53 +12,37 @@ import pytest
 import torch
 
 from framework.measure import host
-from framework.measure.host import (
-    Cgroups,
-    Piece,
-    Throttle,
-    disk_kind,
-    disk_rate,
-    num_cores,
-    peak_rss_bytes,
-    rss_bytes,
-    stay_on_gpu_node,
-    threads_per_rank,
-)
 
 
 def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
-    before = peak_rss_bytes()
+    before = host.peak_rss_bytes()
     # in pages of its own: malloc may have free ones from other tests
-    with mmap.mmap(-1, before + (64 << 20) - rss_bytes(os.getpid())) as held:
+    with mmap.mmap(-1, before + (64 << 20) - host.rss_bytes(os.getpid())) as held:
         held.write(b"x" * len(held))
-    assert peak_rss_bytes() >= before + (32 << 20)
+    assert host.peak_rss_bytes() >= before + (32 << 20)
 
 
 def test_cores_are_those_this_process_may_run_on():
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
-        assert num_cores() == 1
+        assert host.num_cores() == 1
     finally:
         os.sched_setaffinity(0, before)
-    assert num_cores() == len(before)
+    assert host.num_cores() == len(before)
 
 
-@pytest.mark.parametrize(
-    ("quota", "cores"), [(math.inf, 4), (0.2, 1), (1.5, 2), (2.0, 2), (64.0, 4)]
-)
+@pytest.mark.parametrize(("quota", "cores"), [(math.inf, 4), (0.2, 1), (1.5, 2), (2.0, 2), (64, 4)])
 def test_a_containers_share_of_time_limits_the_cores(monkeypatch, quota, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(host.Cgroups, "cores", lambda _: quota)
-    assert num_cores() == cores
+    assert host.num_cores() == cores
 
 
 @pytest.mark.parametrize(
     ("environment", "threads"),
     [
-        ({}, 6),
-        ({"OMP_NUM_THREADS": "2,1"}, 2),
-        ({"OMP_NUM_THREADS": "0"}, 6),
+        *(({}, 6), ({"OMP_NUM_THREADS": "2,1"}, 2), ({"OMP_NUM_THREADS": "0"}, 6)),
         ({"OMP_NUM_THREADS": "1", "RANK": "0", "LOCAL_WORLD_SIZE": "2"}, 3),
     ],
 )
@@ -68,7 +52,7 @@ def test_threads_are_what_somebody_has_set_or_the_cores(monkeypatch, environment
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(host, "num_cores", lambda: 6)
-    assert threads_per_rank() == threads
+    assert host.threads_per_rank() == threads
 
 
 V1 = "4:memory:/job\n1:cpu,cpuacct:/job/part\n0::/\n"
@@ -87,7 +71,7 @@ def groups(tmp_path):
             file = tmp_path / "root" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        return Cgroups(tmp_path / "root", tmp_path / "own")
+        return host.Cgroups(tmp_path / "root", tmp_path / "own")
 
     return made
 
@@ -117,7 +101,7 @@ def test_the_smallest_quota_around_the_process_limits_its_cores(groups, own, fil
 def test_throttled_time_is_read_in_seconds(groups, own, folder, stat):
     quota = {"cpu.max": "50000 100000"} if own == V2 else V1_QUOTA
     files = {f"{folder}{name}": text for name, text in {**quota, "cpu.stat": stat}.items()}
-    assert groups(own, files).throttle() == Throttle(20, 13, 0.165)
+    assert groups(own, files).throttle() == host.Throttle(20, 13, 0.165)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +172,7 @@ def test_a_rank_stays_on_its_gpus_node_and_so_do_its_threads(socket_of):
     thread = threading.Thread(target=lambda: go.wait() and seen.append(os.sched_getaffinity(0)))
     thread.start()
     socket_of(1, f"{mine},700-703")
-    stay_on_gpu_node(GPU)
+    host.stay_on_gpu_node(GPU)
     go.set()
     thread.join()
     assert os.sched_getaffinity(0) == {mine}
@@ -200,7 +184,7 @@ def test_a_rank_stays_on_its_gpus_node_and_so_do_its_threads(socket_of):
 def test_without_a_node_or_one_of_its_cores_nothing_changes(node, cores, socket_of):
     before = os.sched_getaffinity(0)
     socket_of(node, cores)
-    stay_on_gpu_node(GPU)
+    host.stay_on_gpu_node(GPU)
     assert os.sched_getaffinity(0) == before
 
 
@@ -217,7 +201,7 @@ MOUNTS = [SimpleNamespace(mountpoint="/mnt/data", fstype="cifs")] + [
 def test_the_innermost_and_latest_mount_tells_the_kind_of_disk(monkeypatch, tmp_path, path, kind):
     monkeypatch.setattr("psutil.disk_partitions", lambda **_: MOUNTS)
     monkeypatch.setattr(host, "SYSTEM", tmp_path)  # which has no disks
-    assert disk_kind(path) == kind
+    assert host.disk_kind(path) == kind
 
 
 @pytest.fixture
@@ -225,7 +209,7 @@ def pieces(tmp_path):
     """Return 64 pieces of a file that lies on a disk."""
     path = tmp_path / "data"
     path.write_bytes(os.urandom(1 << 20))
-    return [Piece(str(path), 16000 * number + 5, 15000) for number in range(64)]
+    return [host.Piece(str(path), 16000 * number + 5, 15000) for number in range(64)]
 
 
 def test_reads_that_sleep_wait_beside_each_other(pieces, monkeypatch):
@@ -234,13 +218,13 @@ def test_reads_that_sleep_wait_beside_each_other(pieces, monkeypatch):
         return piece.length
 
     monkeypatch.setattr(host, "read_uncached", slow)
-    rate = disk_rate(pieces, 0.5)
+    rate = host.disk_rate(pieces, 0.5)
     assert rate.cold < 15000 / 0.02
     assert rate.cold_many > 2 * rate.cold
 
 
 def test_files_on_a_disk_have_a_rate(pieces):
-    rate = disk_rate(pieces, 0.2)
+    rate = host.disk_rate(pieces, 0.2)
     if rate is None:
         pytest.skip("this file system has no direct access")
     assert min(rate) > 0
@@ -250,4 +234,4 @@ def test_files_on_a_disk_have_a_rate(pieces):
 def test_a_store_of_one_record_or_of_empty_ones_has_no_rate(pieces, monkeypatch, num_bytes):
     monkeypatch.setattr(host, "read_uncached", lambda _: num_bytes)
     few = pieces[: 1 if num_bytes else 4]
-    assert disk_rate(few, 0.1) is None
+    assert host.disk_rate(few, 0.1) is None

@@ -40,9 +40,6 @@ def test_large_modules_are_units_of_their_own_and_lists_never(ranks):
     assert ranks[0]["units"] == [["large"], ["inner.0", "small.0", "large"]]
 
 
-# ---- the command
-
-
 def train(*words, run_dir):
     done = paceline("train", *words, f"hydra.run.dir={run_dir}")
     assert done.code == 0, done.err

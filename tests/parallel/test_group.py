@@ -113,9 +113,6 @@ def test_a_save_may_take_longer_than_ranks_wait_for_each_other(tmp_path):
     assert launched("save_slowly", tmp_path) == [{"total": [2.0]}] * 2
 
 
-# ---- batch norm
-
-
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     return of_two_ranks("batch_norm", tmp_path_factory)

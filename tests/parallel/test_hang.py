@@ -89,9 +89,6 @@ def test_a_rank_that_has_ended_does_not_hang(other):
     assert named(TIMED_OUT) is None
 
 
-# ---- exchanges
-
-
 def test_an_exchange_is_marked_at_both_ends():
     marks, exchange = [], hang.Exchange()
     with exchange:

@@ -3,16 +3,9 @@ import pytest
 from framework.errors import ConfigError
 from framework.parallel import processes
 
-STEP = {
-    "SLURM_JOB_ID": "1234",
-    "SLURM_STEP_ID": "2",
-    "SLURM_STEP_NUM_TASKS": "5",
-    "SLURM_STEP_NODELIST": "gpu[07-09]",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
-}
+STEP = {"SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "5"}
+STEP |= {"SLURM_STEP_NODELIST": "gpu[07-09]", "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"}
+STEP |= {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
 
 
 def test_a_task_of_srun_is_a_rank():

@@ -80,9 +80,6 @@ def test_a_signal_before_the_first_step_ends_the_ranks_and_who_started_them(tmp_
     assert not any(_is_alive(int(path.read_text())) for path in tmp_path.glob("pid.*"))
 
 
-# ---- where hosts meet
-
-
 @pytest.mark.parametrize(
     ("text", "endpoint"),
     [

@@ -20,9 +20,6 @@ COMMON = [
 ]
 
 
-# ---- the sum
-
-
 @given(st.integers(1, 40), st.data())
 def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
     torch.manual_seed(count)
@@ -40,9 +37,6 @@ def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
     assert whole.double().tolist() == pytest.approx(
         torch.stack(values).double().sum(0).tolist(), rel=1e-4, abs=1
     )
-
-
-# ---- the ranks
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +77,7 @@ def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks)
         assert moved.startswith("error[C146]: model: forward changes head.weight, ")
         assert added.startswith("error[C146]: model: forward adds, removes or reshapes late, ")
         assert other.startswith("error[C146]: model: forward adds, removes or reshapes calls, ")
-        assert synced.startswith(
-            "error[C146]: model: SyncBatchNorm looks at other processes' records"
-        )
+        assert synced.startswith("error[C146]: model: SyncBatchNorm looks at other processes'")
 
 
 def test_a_parameter_has_a_gradient_only_if_some_part_used_it(ranks):
@@ -101,9 +93,6 @@ def test_each_virtual_rank_draws_its_own_numbers_and_others_at_each_step(ranks):
 
 def test_a_pass_that_fails_ends_its_step(ranks):
     assert all(facts["after_failure"] == facts["gradients"] for facts in ranks)
-
-
-# ---- the command
 
 
 def train(run_dir, *words):

@@ -81,9 +81,6 @@ def test_two_writers_of_one_file_do_not_meet():
     assert Path("a.txt").read_bytes() == b"first"
 
 
-# ---- move, leftovers
-
-
 def make(path, kind, text):
     """Write a file, or a folder with a file in it."""
     if kind == "file":
@@ -150,9 +147,7 @@ def test_an_interrupt_waits_until_the_block_ends(number):
 def test_a_link_planted_at_the_temporary_name_is_not_followed(monkeypatch, tmp_path):
     (tmp_path / "target").write_text("untouched")
     (tmp_path / "planted").symlink_to(tmp_path / "target")
-    monkeypatch.setattr(
-        "framework.system.durable.temporary_name", lambda path: tmp_path / "planted"
-    )
+    monkeypatch.setattr("framework.system.durable.temporary_name", lambda _: tmp_path / "planted")
     with (
         pytest.raises(ResourceError, match="R101"),
         durable.open_durable(tmp_path / "file") as file,
@@ -160,9 +155,6 @@ def test_a_link_planted_at_the_temporary_name_is_not_followed(monkeypatch, tmp_p
         file.write(b"x")
     assert (tmp_path / "target").read_text() == "untouched"
     assert not (tmp_path / "file").exists()
-
-
-# ---- locks
 
 
 def refused(holder):

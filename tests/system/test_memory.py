@@ -101,9 +101,6 @@ def test_a_thread_that_feeds_a_gpu_makes_batches_in_page_locked_memory():
     assert not empty((2, 3), torch.uint8).is_pinned()
 
 
-# ---- the copy engine
-
-
 @pytest.fixture
 def paths():
     """Yield the paths of two files of random bytes in memory."""

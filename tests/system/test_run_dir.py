@@ -5,45 +5,30 @@ import stat
 import pytest
 
 from framework.errors import CheckpointError
-from framework.system.run_dir import (
-    LONGEST,
-    check_entry,
-    configurations,
-    is_run,
-    newest_config,
-    note,
-    open_file,
-    own_files,
-    read_json,
-    read_object,
-    redacted,
-    restored,
-    shown,
-    write_object,
-)
+from framework.system import run_dir as module
 
 
 def test_the_newest_configuration_is_that_of_the_last_resume(tmp_path):
     for name in ("resolved.json", "resolved.2.json", "resolved.10.json", "config.yaml"):
         (tmp_path / name).write_text("{}")
-    assert newest_config(tmp_path).name == "resolved.10.json"
-    assert "config.yaml" in configurations(tmp_path)
+    assert module.newest_config(tmp_path).name == "resolved.10.json"
+    assert "config.yaml" in module.configurations(tmp_path)
 
 
 def test_links_pipes_and_folders_of_a_run_are_not_read(tmp_path):
-    write_object(tmp_path / "outside", {"a": 1})
+    module.write_object(tmp_path / "outside", {"a": 1})
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     os.symlink(tmp_path / "outside", run_dir / "run.json")
     os.mkfifo(run_dir / "summary.json")
     (run_dir / "exit.json").mkdir()
-    assert not is_run(run_dir)
+    assert not module.is_run(run_dir)
     for name in ("run.json", "summary.json", "exit.json", "missing"):
-        assert read_object(run_dir / name) == {}
+        assert module.read_object(run_dir / name) == {}
         with pytest.raises(OSError, match=name):
-            open_file(run_dir / name)
+            module.open_file(run_dir / name)
     (run_dir / "metrics.jsonl").write_text("")
-    assert is_run(run_dir)
+    assert module.is_run(run_dir)
 
 
 @pytest.mark.parametrize(
@@ -52,18 +37,16 @@ def test_links_pipes_and_folders_of_a_run_are_not_read(tmp_path):
 def test_a_file_that_holds_no_object_is_empty(tmp_path, text):
     path = tmp_path / "run.json"
     path.write_bytes(text.encode("latin-1"))
-    assert read_object(path) == {}
+    assert module.read_object(path) == {}
 
 
 def test_a_file_larger_than_a_run_writes_is_not_read(tmp_path, monkeypatch):
-    write_object(tmp_path / "run.json", {"a": 1})
-    assert read_object(tmp_path / "run.json") == {"a": 1}
+    module.write_object(tmp_path / "run.json", {"a": 1})
+    assert module.read_object(tmp_path / "run.json") == {"a": 1}
     monkeypatch.setattr("framework.system.run_dir.MOST_BYTES", 3)
     with pytest.raises(ValueError, match="more than"):
-        read_json(tmp_path / "run.json")
+        module.read_json(tmp_path / "run.json")
 
-
-# --------------------------------------------------------------------------------------- the digest
 
 SIGNED = ["run.json", "run.next.json", "summary.json", "exit.json", "resolved.json"]
 
@@ -71,32 +54,29 @@ SIGNED = ["run.json", "run.next.json", "summary.json", "exit.json", "resolved.js
 @pytest.mark.parametrize("name", [*SIGNED, "resolved.12.json"])
 def test_another_digit_in_a_signed_file_is_noticed(tmp_path, name):
     path = tmp_path / name
-    write_object(path, {"val": {"accuracy": 0.13}})
-    assert read_json(path) == {"val": {"accuracy": 0.13}}
+    module.write_object(path, {"val": {"accuracy": 0.13}})
+    assert module.read_json(path) == {"val": {"accuracy": 0.13}}
     path.write_text(path.read_text().replace("0.13", "0.93"))
-    assert read_object(path) == {}
+    assert module.read_object(path) == {}
     with pytest.raises(ValueError, match=f"{name} was changed by hand or is damaged"):
-        read_json(path)
+        module.read_json(path)
 
 
 def test_a_file_without_a_digest_is_not_as_a_run_wrote_it(tmp_path):
     (tmp_path / "run.json").write_text('{"a": 1}')
     with pytest.raises(ValueError, match="no digest"):
-        read_json(tmp_path / "run.json")
+        module.read_json(tmp_path / "run.json")
     (tmp_path / "other.json").write_text('{"a": 1}')
-    assert read_json(tmp_path / "other.json") == {"a": 1}
+    assert module.read_json(tmp_path / "other.json") == {"a": 1}
 
 
 def test_values_of_the_environment_are_written_only_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr("framework.system.run_dir._names", {"TOKEN"})
     monkeypatch.setenv("TOKEN", "hunter2")
-    write_object(tmp_path / "run.json", {"a": ["x hunter2"]})
-    assert read_json(tmp_path / "run.json") == {"a": ["x ${oc.env:TOKEN}"]}
-    write_object(tmp_path / "run.json", {"a": ["x hunter2"]}, redact=False)
-    assert read_json(tmp_path / "run.json") == {"a": ["x hunter2"]}
-
-
-# ---------------------------------------------------------------------------------------- the entry
+    module.write_object(tmp_path / "run.json", {"a": ["x hunter2"]})
+    assert module.read_json(tmp_path / "run.json") == {"a": ["x ${oc.env:TOKEN}"]}
+    module.write_object(tmp_path / "run.json", {"a": ["x hunter2"]}, redact=False)
+    assert module.read_json(tmp_path / "run.json") == {"a": ["x hunter2"]}
 
 
 @pytest.fixture
@@ -124,53 +104,50 @@ STRANGE = {
 @pytest.mark.parametrize("name", ["x", "checkpoints/x"])
 @pytest.mark.parametrize("plant", STRANGE.values(), ids=STRANGE)
 def test_what_leads_out_of_a_run_is_refused_by_its_name(run_dir, plant, name):
-    check_entry(run_dir)
+    module.check_entry(run_dir)
     plant(run_dir / name)
     with pytest.raises(CheckpointError, match=f"K126.*{re.escape(str(run_dir / name))}"):
-        check_entry(run_dir)
+        module.check_entry(run_dir)
 
 
 def test_a_file_with_a_second_name_becomes_one_of_its_own_where_a_run_writes(run_dir):
     outside = run_dir.parent / "outside" / "file"
     os.link(outside, run_dir / "train.csv")
-    check_entry(run_dir)
+    module.check_entry(run_dir)
     assert os.stat(outside).st_nlink == 2
-    own_files(run_dir)
+    module.own_files(run_dir)
     assert os.stat(outside).st_nlink == 1
     assert (run_dir / "train.csv").read_bytes() == outside.read_bytes()
 
 
 def test_what_a_run_does_not_use_does_not_matter_where_none_has_begun(tmp_path):
     (tmp_path / "x").symlink_to("/")
-    check_entry(tmp_path)
+    module.check_entry(tmp_path)
     (tmp_path / "checkpoints").symlink_to("/")
     with pytest.raises(CheckpointError, match=r"K126.*checkpoints: is a link"):
-        check_entry(tmp_path)
+        module.check_entry(tmp_path)
 
 
 def test_a_link_of_weights_and_biases_may_lead_within_the_run(run_dir):
     (run_dir / "wandb" / "run-1").mkdir()
     (run_dir / "wandb" / "latest-run").symlink_to("run-1")
     (run_dir / "wandb" / "run-1" / "x").symlink_to("/nowhere")  # which nobody follows
-    check_entry(run_dir)
+    module.check_entry(run_dir)
     (run_dir / "wandb" / "debug.log").symlink_to("../../outside/file")
     with pytest.raises(CheckpointError, match=r"K126.*debug\.log: is a link to"):
-        check_entry(run_dir)
+        module.check_entry(run_dir)
 
 
 def test_the_directory_itself_may_be_a_link_and_need_not_exist(run_dir):
     link = run_dir.with_name("link")
     link.symlink_to(run_dir)
-    check_entry(link)
+    module.check_entry(link)
     (run_dir / "wandb" / "latest-run").symlink_to("../checkpoints")
-    check_entry(link)
-    check_entry(run_dir / "missing")
+    module.check_entry(link)
+    module.check_entry(run_dir / "missing")
     (run_dir / "x").symlink_to("nowhere")
     with pytest.raises(CheckpointError, match="K126"):
-        check_entry(link)
-
-
-# ---- secrets and shown values
+        module.check_entry(link)
 
 
 @pytest.fixture
@@ -180,7 +157,7 @@ def environment(monkeypatch):
     values = {"TOKEN": "hunter2", "LONGER": "hunter2-of-mine", "SHORT": "no"}
     for name, value in values.items():
         monkeypatch.setenv(name, value)
-    note(["TOKEN", "LONGER", "SHORT", "GONE"])
+    module.note(["TOKEN", "LONGER", "SHORT", "GONE"])
 
 
 def test_values_are_replaced_at_every_depth_and_keys_stay(environment):
@@ -189,30 +166,30 @@ def test_values_are_replaced_at_every_depth_and_keys_stay(environment):
         "hunter2": ["${oc.env:TOKEN}", {"a": ["x=${oc.env:TOKEN}&y", 3, None, True]}],
         "b": 1.5,
     }
-    assert redacted(value) == written
+    assert module.redacted(value) == written
 
 
 def test_short_values_and_variables_that_nobody_read_stay(environment, monkeypatch):
     monkeypatch.setenv("UNREAD", "something else")
-    assert redacted("no, something else") == "no, something else"
+    assert module.redacted("no, something else") == "no, something else"
     monkeypatch.setenv("SHORT", "four")
-    assert redacted("no, four") == "no, ${oc.env:SHORT}"
+    assert module.redacted("no, four") == "no, ${oc.env:SHORT}"
 
 
 def test_a_value_is_found_as_messages_show_it(environment, monkeypatch):
     monkeypatch.setenv("TOKEN", "it's\n  long")
     for text in ("it's\n  long", "it's\\n  long", "it's long"):
-        assert redacted(f"say {text}, twice: {text}").count("${oc.env:TOKEN}") == 2
+        assert module.redacted(f"say {text}, twice: {text}").count("${oc.env:TOKEN}") == 2
 
 
 def test_restored_gives_back_what_redacted_took(environment):
     text = "user:hunter2@host/hunter2-of-mine?no"
-    assert restored(redacted(text)) == text
-    assert redacted("hunter2-of-mine hunter2") == "${oc.env:LONGER} ${oc.env:TOKEN}"
-    assert restored("x ${oc.env:GONE}, ${oc.env: TOKEN}") == "x ${oc.env:GONE}, hunter2"
+    assert module.restored(module.redacted(text)) == text
+    assert module.redacted("hunter2-of-mine hunter2") == "${oc.env:LONGER} ${oc.env:TOKEN}"
+    assert module.restored("x ${oc.env:GONE}, ${oc.env: TOKEN}") == "x ${oc.env:GONE}, hunter2"
 
 
 def test_what_is_shown_is_one_line_of_letters_and_not_endless():
-    assert shown("a\n\tb\x1b[31m\x00\udcff") == "a b\\x1b[31m\\x00\\udcff"
-    assert shown({"a": [1]}) == '{"a": [1]}'
-    assert len(shown("x" * 10_000)) == LONGEST
+    assert module.shown("a\n\tb\x1b[31m\x00\udcff") == "a b\\x1b[31m\\x00\\udcff"
+    assert module.shown({"a": [1]}) == '{"a": [1]}'
+    assert len(module.shown("x" * 10_000)) == module.LONGEST

@@ -82,9 +82,7 @@ def test_a_process_that_dies_is_reported_with_its_last_words(monkeypatch):
     monkeypatch.setattr(module, "COMMAND", ("/bin/sh", "-c", "echo no such thing >&2; exit 3"))
     with closing(TrialProcess()) as process:
         measured = process.measure(setting(), "loader", 0.1, 0.0)
-    assert "error[R185]: it: the process was lost: exit code 3, no such thing" in str(
-        measured.error
-    )
+    assert "R185]: it: the process was lost: exit code 3, no such thing" in str(measured.error)
 
 
 def interrupt_once(folder: Path) -> None:
@@ -123,7 +121,5 @@ def test_a_setting_that_does_not_run_is_not_tried_again(monkeypatch):
 
     monkeypatch.setattr(TrialProcess, "measure", measure)
     settings = [TrialSetting("good", {}), TrialSetting("bad", {})]
-    measured = [
-        (repeat, number) for repeat, number, _ in repeated(settings, "train", 1.0, 0.0, 3, 0)
-    ]
+    measured = [(repeat, n) for repeat, n, _ in repeated(settings, "train", 1.0, 0.0, 3, 0)]
     assert sorted(measured) == [(0, 0), (0, 1), (1, 0), (2, 0)]
