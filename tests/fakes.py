@@ -40,9 +40,7 @@ class FakeLoader(loader.Loader):
                 if self.clock is not None:
                     self.clock.mark("wait")
                 self.yielded += 1
-                batch = {
-                    name: values[indices].to(self.device) for name, values in self.data.items()
-                }
+                batch = {key: values[indices].to(self.device) for key, values in self.data.items()}
                 yield MicroBatch(batch, weight, last)
         finally:
             self.closed += 1

@@ -80,11 +80,8 @@ def test_a_ratio_is_taken_inside_a_round(report):
 @pytest.mark.parametrize(
     "facts",
     [
-        {"distinct": 3},
-        {"shuffled": False},
-        {"dtype": "torch.float32"},
-        {"shape": [4, 32, 32, 3]},
-        {"mean": 1.1},
+        *({"distinct": 3}, {"shuffled": False}, {"dtype": "torch.float32"}),
+        *({"shape": [4, 32, 32, 3]}, {"mean": 1.1}),
     ],
     ids=lambda facts: next(iter(facts)),
 )
@@ -102,9 +99,7 @@ def test_memory_is_that_of_the_whole_tree(monkeypatch):
     inner = "import sys; held = b'x' * 40_000_000; print('held', flush=True); sys.stdin.readline()"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(
-        [sys.executable, "-c", outer], start_new_session=True, **pipes
-    ) as process:
-        assert process.stdout.readline() == "held\n"
-        assert 40_000_000 < tree_bytes(process.pid) < 140_000_000
-        process.communicate("\n")
+    with subprocess.Popen([sys.executable, "-c", outer], start_new_session=True, **pipes) as child:
+        assert child.stdout.readline() == "held\n"
+        assert 40_000_000 < tree_bytes(child.pid) < 140_000_000
+        child.communicate("\n")

@@ -35,9 +35,6 @@ def test_what_a_benchmark_takes_of_the_framework_is_there(path):
     assert not gone
 
 
-# Figures of a GPU and their goals
-
-
 @pytest.fixture
 def goals(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -68,9 +65,6 @@ def test_the_page_of_goals_has_every_target(goals):
     assert all(any(target in row for row in rows) for target in targets)
 
 
-# Reading while a thread launches
-
-
 def test_records_are_read_while_a_thread_launches(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import launch
@@ -80,9 +74,6 @@ def test_records_are_read_while_a_thread_launches(monkeypatch, tmp_path):
     assert beside.operations_per_s > 0
     assert beside.records_per_s > 0
     assert launch.beside_hashing(0.05) > 0
-
-
-# Utilization
 
 
 OPTIONS = {"device": "cpu", "seconds": 0.01, "small": True, "cifar10": None, "nets": "resnet18"}

@@ -16,14 +16,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 ALONE = {"bench", "timm", "slurm", "optuna", "ray"}
 # extras that are installed together, and with which constraints: as the Makefile does
-TOGETHER = {
-    "setup": (sorted(set(EXTRAS) - ALONE), [OURS]),
-    "bench": (["bench"], [OURS, PEERS]),
-    "timm": (["timm"], [OURS]),
-    "slurm": (["slurm"], []),
-    "optuna": (["optuna"], []),
-    "ray": (["ray"], []),
-}
+TOGETHER = {"setup": (sorted(set(EXTRAS) - ALONE), [OURS]), "bench": (["bench"], [OURS, PEERS])}
+TOGETHER |= {"timm": (["timm"], [OURS]), "slurm": (["slurm"], []), "optuna": (["optuna"], [])}
+TOGETHER |= {"ray": (["ray"], [])}
 
 
 def pinned(file: str) -> dict[str, str]:

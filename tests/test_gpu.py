@@ -8,10 +8,7 @@ import torch
 from tests.cli.command import losses, started, write_linear
 from tests.test_recipes import tiny_cifar
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")]
 DEVICE = "cuda"
 SHORT = ["epochs=1", "report_every=1", "sink=[jsonl]"]  # 12 steps
 

@@ -149,9 +149,6 @@ def go(bundle, *words, **environment):
     return process.returncode, out, err
 
 
-# --- the bundle
-
-
 def test_a_bundle_holds_the_tracked_files_the_wheels_and_the_photographs(bundling, tmp_path):
     photographs = tmp_path / "photographs"
     (photographs / "train" / "cat").mkdir(parents=True)
@@ -247,9 +244,6 @@ def test_dali_travels_in_parts_with_the_code_of_one_architecture(scripts, tmp_pa
     with pytest.raises(gpu_go.GoError, match=r"are not all .* copy every part there"):
         gpu_go.unpack_dali(tmp_path / "parts", tmp_path / "again")
     assert not (tmp_path / "again").exists()
-
-
-# --- a go
 
 
 @pytest.mark.slow

@@ -12,24 +12,13 @@ import framework
 ROOT = Path(framework.__file__).parent
 # From the top to the bottom: a folder (or a loose module) imports only from rows below its own.
 LAYERS = (
-    ("__main__", "__init__"),
-    ("main",),
-    ("commands",),
-    ("trials", "diagnosis"),
-    ("cli",),
-    ("run",),
-    ("config",),
-    ("input",),
-    ("pack", "data"),
-    ("precision", "store"),
+    *(("__main__", "__init__"), ("main",), ("commands",), ("trials", "diagnosis"), ("cli",)),
+    *(("run",), ("config",), ("input",), ("pack", "data"), ("precision", "store")),
     (
         *("train", "loader", "parallel", "transform", "augment", "objective", "optim", "sink"),
         *("media", "measure"),
     ),
-    ("contracts",),
-    ("order",),
-    ("system", "model", "schedule"),
-    ("errors",),
+    *(("contracts",), ("order",), ("system", "model", "schedule"), ("errors",)),
 )
 LEVEL = {name: -row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -108,9 +97,7 @@ def test_a_library_is_used_in_one_place(library):
 
 def test_the_trainer_imports_contracts_and_its_own_folder():
     allowed = {"contracts", "train", "errors", "system", "order"}
-    used = [
-        name for name in imports(ROOT / "train" / "trainer.py") if name.startswith("framework.")
-    ]
+    used = [name for name in imports(ROOT / "train/trainer.py") if name.startswith("framework.")]
     assert {name.split(".")[1] for name in used} <= allowed
 
 
@@ -121,12 +108,7 @@ def test_at_most_three_modules_are_loose():
 def test_nothing_is_pickled_or_evaluated():
     text = {path: path.read_text() for path in MODULES}
     for word in (
-        "pickle.load",
-        "allow_pickle=True",
-        "weights_only=False",
-        "eval(",
-        "exec(",
-        "yaml.load",
+        *("pickle.load", "allow_pickle=True", "weights_only=False", "eval(", "exec(", "yaml.load"),
         "shell=True",
     ):
         users = [

@@ -88,9 +88,6 @@ def test_any_combination_of_options_with_ranks_too(dataset):
     assert not failed(partial(options.drawn_ddp, dataset), 1)
 
 
-# ----------------------------------------------- damaged and hostile files of other programs
-
-
 CASES = ("data=tar", "input=hdf5, columns")
 
 
@@ -116,9 +113,6 @@ def test_a_hostile_file_is_named_or_gives_a_result(kind):
 def test_every_bait_has_a_name_of_its_own():
     names = [item.name for item in bait.baits()]
     assert len(set(names)) == len(names) > 500
-
-
-# --------------------------------------------------------- a signal at any moment of start-up
 
 
 TRAIN, WORKERS, RANKS, ALL_RANKS, _, _ = starting.WAYS
@@ -152,9 +146,6 @@ MOMENTS = [(2.5, signal.SIGINT, WORKERS), (4.0, signal.SIGTERM, ALL_RANKS)]
 )
 def test_a_signal_after_some_time_and_the_same_command_again(place, moment_s, number, way):
     assert starting.wrong(place, way, number, moment_s, twice=True) == ""
-
-
-# ------------------------------------------------------------------ the checks must be able to fail
 
 
 DANGERS = {

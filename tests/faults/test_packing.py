@@ -62,9 +62,7 @@ def keys(path):
 
 def images(path):
     store = open_store(path)
-    encoded = [
-        bytes(value) for value in store.read(torch.arange(store.manifest.num_records))["image"]
-    ]
+    encoded = [bytes(own) for own in store.read(torch.arange(store.manifest.num_records))["image"]]
     store.close()
     return encoded
 
@@ -346,9 +344,7 @@ def test_any_name_is_good_for_a_store():
 def test_an_output_that_is_a_link_is_refused_and_nothing_changes():
     put("large/x.h5", b"")
     os.symlink("large/x.h5", "x.h5")
-    assert forked.is_one_line(
-        paceline("pack", folder(), "output.path=x.h5"), "D115", 3, "is a link"
-    )
+    assert forked.is_one_line(paceline("pack", folder(), "output.path=x.h5"), "D115", 3, "a link")
     assert os.readlink("x.h5") == "large/x.h5"
     assert os.listdir("large") == ["x.h5"]
     assert not Path("large/x.h5").read_bytes()

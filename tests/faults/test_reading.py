@@ -26,10 +26,8 @@ WIDE |= {"rest": Field("uint8", (16_384,))}
 def digits(path, count=256, fields=None):
     """Write a store for the smallest model; ``WIDE`` adds a field of 4 MB that none needs."""
     draw = np.random.default_rng(0)
-    image, label = (
-        draw.integers(0, 256, (count, 1, 8, 8), np.uint8),
-        np.arange(count, dtype=np.int64) % 3,
-    )
+    image = draw.integers(0, 256, (count, 1, 8, 8), np.uint8)
+    label = np.arange(count, dtype=np.int64) % 3
     records = {"image": image, "label": label, "rest": np.ones((count, 16_384), np.uint8)}
     fields = fields or {name: WIDE[name] for name in ("image", "label")}
     return write_store(path, {name: records[name] for name in fields}, fields)
@@ -89,9 +87,7 @@ def test_r3_a_flipped_bit_is_found_in_the_first_epoch_and_by_verify(path):
     digits(path)
     flipped(path, in_a_record(path))
     assert forked.is_one_line(paceline(*train(path, "epochs=1")), "D119", 3, f"{path}: record 200")
-    assert (
-        f"{path}: record 200 (record-200): does not match its CRC32" in paceline("verify", path).out
-    )
+    assert f"{path}: record 200 (record-200): does not match" in paceline("verify", path).out
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -36,9 +36,6 @@ def train(place, *more, precision="fp32"):
     return [*words(place.dataset, precision, training.WAYS[0]), f"hydra.run.dir={RUN}", *more]
 
 
-# ----------------------------------------------------------------------------- samples of campaigns
-
-
 def test_a_killed_run_resumes_to_the_same_bits(place):
     assert training.killed_at_random(place, random.Random(0)) == ""
 
@@ -78,9 +75,6 @@ def test_t4_damaged_states_are_reported_before_they_are_unpickled(tmp_path):
     whole = training.make_state(tmp_path / "state.pt")
     outcome = [training.is_refused(whole, random.Random(seed)) for seed in range(100)]
     assert set(outcome) == {""}
-
-
-# ----------------------------------------------------------------------------------------- resuming
 
 
 def killed(place):
@@ -128,9 +122,6 @@ def test_the_same_command_with_auto_starts_resumes_and_says_when_it_is_done(plac
     assert "already finished" in paceline(*again).err
 
 
-# ------------------------------------------------------------------------------ disks and processes
-
-
 @needs_root
 def test_t5_a_disk_without_room_for_a_second_state_costs_the_run_nothing_but_its_end(place):
     os.mkdir("disk")
@@ -153,9 +144,6 @@ def test_l12_a_killed_run_leaves_no_worker_behind(place):
     assert newest_state(Path(RUN)).state["progress"]["step"] > 0
     remove_leftovers(STATES)  # as the next run does: it was perhaps killed while it saved
     assert {path.suffix for path in STATES.iterdir()} == {".pt"}
-
-
-# ------------------------------------------------------------------------- workers and ranks
 
 
 @needs_root
