@@ -54,6 +54,7 @@ def test_explain_says_which_file_won(project):
         ("recipes/digits.yaml", [], "recipes/digits.yaml"),
         ("there/model/linear.yaml", ["recipes=mine"], "./conf/model/linear.yaml"),
         ("there/recipes/mine.yaml", ["recipes=mine"], "./recipes/mine.yaml"),
+        ("there/objective/classify.yaml", [], "conf/objective/classify.yaml"),
     ],
 )
 def test_the_same_name_is_an_error_that_says_which_two(project, path, words, other):

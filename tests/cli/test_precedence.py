@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from framework.cli import precedence
 from framework.cli.hydra_session import hydra_session
-from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
+from tests.cli.command import config_of, is_one_error_line, paceline
 from tests.conftest import make_records, write_store
 
 SHORT = ["max_steps=2", "limit=64", "batch_size=16", "sink=[jsonl]", "clock=false"]
@@ -94,10 +94,6 @@ def test_the_default_recipe_is_left_out_if_data_is_named(word):
     assert f"no recipe is used, because {key} is typed" in composition(word)[1]
 
 
-def test_without_a_recipe_data_must_be_named():
-    assert refusal_of("recipes=null").startswith("error[C103]: data.train")
-
-
 @pytest.mark.parametrize(
     ("words", "later", "whole"),
     [
@@ -109,11 +105,6 @@ def test_without_a_recipe_data_must_be_named():
 )
 def test_words_of_the_default_recipe_name_it_beside_words_that_name_data(words, later, whole):
     assert precedence.with_named_recipe(words, later) == whole
-
-
-@pytest.mark.parametrize("group", ["optim", "loader", "data"])
-def test_a_group_without_a_choice_is_refused(group):
-    assert f"C101]: {group} = null: nothing is chosen" in refusal_of(f"{group}=null")
 
 
 def test_null_chooses_no_sinks():
@@ -130,15 +121,6 @@ def test_a_choice_with_a_place_of_its_own_is_removed_by_null():
     words = ["transform@data.val_transform=null", "data.val=null", "model=null", "debug=null"]
     removed = ["~transform@data.val_transform", "data.val=null", "~model"]
     assert precedence.without_null(words, ("transform", "model", "debug").__contains__) == removed
-
-
-@pytest.mark.parametrize("name", ["objective/classify.yaml", "recipes/digits.yaml"])
-def test_a_file_of_the_user_that_ours_would_hide_is_refused(name):
-    Path(name).parent.mkdir()
-    Path(name).write_text("seed: 5\n")
-    line = refusal_of(config_dir=".")
-    assert "C206" in line
-    assert name in line
 
 
 def test_what_is_printed_is_what_runs():
