@@ -41,15 +41,6 @@ def resumed(run, step):
     return again
 
 
-def test_a_table_of_the_groups_is_printed_before_the_first_step():
-    done = paceline("train", *SHORT, *FROZEN, "max_steps=1")
-    assert done.code == 0, done.err
-    table = [line.split() for line in done.err.splitlines()]
-    assert ["group", "tensors", "parameters", "lr", "weight", "decay", "thaws", "at"] in table
-    assert f"others 1 288 0.001 0.01 step {THAW}".split() in table
-    assert ["head,", "no", "decay", "1", "10", "0.02", "0"] in table
-
-
 @pytest.mark.parametrize(
     "words",
     [
