@@ -110,21 +110,14 @@ def test_every_command_that_enters_a_run_refuses_a_link_in_it(command):
     assert Path("outside").read_text() == "kept"
 
 
-def test_only_one_process_trains_in_a_directory(monkeypatch, capsys):
-    monkeypatch.setattr(framework.commands.train.train, "PATIENCE_S", 0.0)
-    Path("run").mkdir()
-    with in_use(Path("run")), pytest.raises(ResourceError, match="R108"), in_use(Path("run")):
-        pass
-    said = f"note: run: process {os.getpid()} on "
-    assert capsys.readouterr().err.startswith(said)
-
-
-def test_a_process_that_waits_for_a_directory_says_so_once_and_for_how_long(monkeypatch, capsys):
+def test_one_process_trains_in_a_directory_and_another_waits_and_says_so_once(monkeypatch, capsys):
     monkeypatch.setattr(framework.commands.train.train, "PATIENCE_S", 0.2)
     Path("run").mkdir()
     with in_use(Path("run")), pytest.raises(ResourceError, match="R108"), in_use(Path("run")):
         pass
-    assert capsys.readouterr().err.count(" is training there; waiting up to 0 s for its end") == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"note: run: process {os.getpid()} on ")
+    assert said.count(" is training there; waiting up to 0 s for its end") == 1
 
 
 def test_only_empty_directories_below_outputs_are_removed():
