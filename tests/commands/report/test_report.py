@@ -130,16 +130,6 @@ def test_only_keys_that_differ_are_among_the_differences(tmp_path):
     assert "model.width" not in html
 
 
-def test_a_page_is_written_with_its_pictures(tmp_path, capsys):
-    for number in range(2):
-        make_run(tmp_path / "sweep" / str(number), (f"seed={number}",))
-    report.write_report(["sweep"], Path("sweep/report.html"))
-    assert "(2 runs, and 6 pictures beside it)" in capsys.readouterr().out
-    assert len(list(Path("sweep").glob("report-*.png"))) == 6
-    assert len(list(Path("sweep").iterdir())) == 9
-    assert "<h1>Sweep sweep</h1>" in Path("sweep/report.html").read_text()
-
-
 def test_a_page_of_another_kind_is_refused():
     with pytest.raises(ConfigError, match="C176"):
         report.write_report(["b.jsonl"], Path("b.pdf"))
