@@ -6,24 +6,12 @@ from framework.contracts.span import LateRank
 from framework.system.run_dir import write_object
 
 SPAN = {"total_s": 4.0, "mean_s": 0.04, "p50_s": 0.035, "p90_s": 0.0625, "share": 0.5}
-SUMMARY = {
-    "status": "finished",
-    "run_steps": 100,
-    "wall_s": 9.0,
-    "records_per_s": 1234.0,
-    "val": {},
-    "best": {},
-    "train_s": 8.0,
-    "spans": {"wait": {**SPAN, "share": 0.25}, "forward": SPAN},
-    "stages_s": {"decode": 20.25, "read": 1.5},
-    "queue": {"ready": 1.75, "depth": 2},
-    "usage": {
-        "cpu_cores": 1.5,
-        "workers_cpu_cores": 0.75,
-        "gpu_busy_share": 0.9,
-        "peak_rss_bytes": 2**30,
-    },
-}
+USAGE = {"cpu_cores": 1.5, "workers_cpu_cores": 0.75, "gpu_busy_share": 0.9}
+SUMMARY = {"status": "finished", "run_steps": 100, "wall_s": 9.0, "train_s": 8.0}
+SUMMARY |= {"records_per_s": 1234.0, "val": {}, "best": {}}
+SUMMARY |= {"spans": {"wait": {**SPAN, "share": 0.25}, "forward": SPAN}}
+SUMMARY |= {"stages_s": {"decode": 20.25, "read": 1.5}, "queue": {"ready": 1.75, "depth": 2}}
+SUMMARY |= {"usage": {**USAGE, "peak_rss_bytes": 2**30}}
 
 
 @pytest.fixture

@@ -17,24 +17,12 @@ from tests.cli.command import config_of
 from tests.config.assembled import SYNTHETIC, assembled
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
-CONFIG = {
-    **{name: {"_target_": f"framework.{name}.some.Thing"} for name in PARTS},
-    **dict.fromkeys(
-        ("limit", "clip_norm", "ema_decay", "freeze", "validate_every", "validate_first", "select")
-    ),
-    **UNFOLDED,
-    "seed": 0,
-    "shuffle": True,
-    "last": "short",
-    "ema_every": 1,
-    "ema_ramp": 0.0,
-    "ema_lookahead": False,
-    "epochs": 3,
-    "loader": {},
-    "parallel": {"num_processes": 2},
-    "init": {"weights": None},
-    "data": {"train": "x.h5", "val": None},
-}
+UNSET = ("limit", "clip_norm", "ema_decay", "freeze", "validate_every", "validate_first", "select")
+CONFIG = {name: {"_target_": f"framework.{name}.some.Thing"} for name in PARTS}
+CONFIG |= {**dict.fromkeys(UNSET), **UNFOLDED, "seed": 0, "shuffle": True, "last": "short"}
+CONFIG |= {"ema_every": 1, "ema_ramp": 0.0, "ema_lookahead": False, "epochs": 3, "loader": {}}
+CONFIG |= {"parallel": {"num_processes": 2}, "init": {"weights": None}}
+CONFIG |= {"data": {"train": "x.h5", "val": None}}
 MANIFEST = Manifest(10, {"x": Field("uint8", (3,))}, ["cat", "dog"], digest="ab")
 CLIPS = {"_target_": "mine.Clips", "split": "train"}
 

@@ -238,23 +238,11 @@ RECORDS = [
 
 @pytest.fixture
 def summary():
-    return {
-        "run": "<script>",
-        "step": 7,
-        "epoch": 2,
-        "learning_rate": 0.1,
-        "means": {"loss": math.nan},
-        "gradients": {"stem": 2.0, "<b>": math.nan},
-        "neighbors": [NEIGHBOR],
-        "updated": False,
-        "search": {"first": 1, "last": 10},
-        "ended": "error[N101]: step 10",
-        "from_state": None,
-        "repeated_reports": [],
-        "differing_reports": [5],
-        "wall_s": 2.0,
-        "records": [dict(record) for record in RECORDS],
-    }
+    step = {"run": "<script>", "step": 7, "epoch": 2, "learning_rate": 0.1, "updated": False}
+    step |= {"means": {"loss": math.nan}, "gradients": {"stem": 2.0, "<b>": math.nan}}
+    step |= {"search": {"first": 1, "last": 10}, "ended": "error[N101]: step 10", "wall_s": 2.0}
+    step |= {"from_state": None, "repeated_reports": [], "differing_reports": [5]}
+    return {**step, "neighbors": [NEIGHBOR], "records": [dict(record) for record in RECORDS]}
 
 
 def test_the_files_show_records_in_their_order(tmp_path, summary):

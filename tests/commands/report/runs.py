@@ -79,22 +79,11 @@ def summary_of(lines: list[dict], slow: float, notes: tuple[str, ...]) -> dict:
         name: {"mean_s": s * slow, "p50_s": s * slow * 0.9, "p90_s": s * slow * 1.4}
         for name, s in SPANS_S.items()
     }
-    return {
-        "status": "finished",
-        "steps": steps,
-        "run_steps": steps,
-        "epochs": 2,
-        "wall_s": 1.5 * slow,
-        "records_per_s": 128 / (8.1e-3 * slow),
-        "val": means,
-        "best": {**means, "step": steps},
-        "validate_s": 0.1,
-        "peak_rss_bytes": 5 * 2**28,
-        "notes": list(notes),
-        "spans": each,
-        "stages_s": {"read": 0.4, "decode": 0.9},
-        "usage": {"cpu_share": 0.8},
-    }
+    course = {"status": "finished", "steps": steps, "run_steps": steps, "epochs": 2}
+    speed = {"wall_s": 1.5 * slow, "records_per_s": 128 / (8.1e-3 * slow), "validate_s": 0.1}
+    known = {"val": means, "best": {**means, "step": steps}, "notes": list(notes), "spans": each}
+    use = {"stages_s": {"read": 0.4, "decode": 0.9}, "usage": {"cpu_share": 0.8}}
+    return {**course, **speed, **known, **use, "peak_rss_bytes": 5 * 2**28}
 
 
 def make_bench(

@@ -198,14 +198,8 @@ DEEP, PLAIN = Candidate(4, "process", "prefetch", 8), Candidate(0, "thread", "pl
 CASES = [
     ("", None),
     ("", DEEP),
-    (
-        "recipes=cifar10 source=there model.width=64 optim.lr=1e-3 data=lmdb data.train=a.lmdb",
-        PLAIN,
-    ),
-    (
-        "recipes=photos loader=plain loader.pin_memory=false workers.num=3 +optim.maximize=true",
-        None,
-    ),
+    ("recipes=cifar10 source=here model.width=64 optim.lr=.1 data=lmdb data.train=a.lmdb", PLAIN),
+    ("recipes=photos loader=plain loader.pin_memory=false workers.num=3 +optim.foreach=true", None),
     ("recipes=photos loader=plain loader.pin_memory=false transform.size=[8,8] sink=[]", DEEP),
     ("workers.kind=process workers.start_method=spawn workers.num=2 debug=tiny", PLAIN),
     ("recipes=[] dataset=d data.val=null +input@prepare.train.input=digits", DEEP),
