@@ -20,15 +20,9 @@ def test_the_advice_of_the_errors_of_other_tests_works(tmp_path):
     path = tmp_path / "tried.jsonl"
     path.touch()
     words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not cluster"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *(f"tests/{name}" for name in FOLDERS)],
-        cwd=ROOT,
-        env={**os.environ, ASKED: str(path)},
-        capture_output=True,
-        text=True,
-        timeout=MOST_S,
-        check=False,
-    )
+    words = [sys.executable, "-m", "pytest", *words, *(f"tests/{name}" for name in FOLDERS)]
+    options = {"cwd": ROOT, "env": {**os.environ, ASKED: str(path)}, "timeout": MOST_S}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
     assert done.returncode in (0, 1), done.stdout[-3000:]  # their failures are their own
     tried = [Tried(*json.loads(line)) for line in path.read_text().splitlines()]
     assert len(tried) > 20

@@ -84,15 +84,9 @@ def simulated(request, tmp_path, monkeypatch):
     environment = {**os.environ, "PYTHONPATH": paths, "SIMULATED": request.param}
 
     def run(*words, code=0):
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=tmp_path,
-            env={**environment, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
+        options = {"cwd": tmp_path, "env": {**environment, "OMP_NUM_THREADS": "1"}, "timeout": 200}
+        pipes = {"capture_output": True, "text": True}
+        done = subprocess.run([sys.executable, *words], check=False, **options, **pipes)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 

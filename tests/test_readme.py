@@ -36,15 +36,9 @@ def test_the_loops_are_those_of_the_example_and_as_short_as_told(name, most):
 
 
 def test_the_short_loop_has_exactly_the_losses_of_the_plain_one():
+    pipes = {"capture_output": True, "text": True, "timeout": 120}
     plain, said = (
-        subprocess.run(
-            [sys.executable, name],
-            cwd=LOOP,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout.splitlines()
+        subprocess.run([sys.executable, name], cwd=LOOP, check=True, **pipes).stdout.splitlines()
         for name in ("plain.py", "trainer.py")
     )
     short = [line for line in said if not line.startswith("note: ")]

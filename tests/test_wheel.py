@@ -67,13 +67,7 @@ def test_every_command_of_the_readme_runs_in_a_bare_environment(tmp_path):
         if code.startswith("paceline report"):  # with the packages that the README names
             assert "`pip install matplotlib jinja2`" in README.read_text()
             installed(home, "matplotlib", "jinja2")
-        done = subprocess.run(
-            ["bash", "-ec", code],
-            cwd=tmp_path / "empty",
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=280,
-        )
+        options = {"cwd": tmp_path / "empty", "env": environment, "timeout": 280}
+        pipes = {"capture_output": True, "text": True}
+        done = subprocess.run(["bash", "-ec", code], check=False, **options, **pipes)
         assert done.returncode == 0, f"{code}\n{done.stdout}{done.stderr}"

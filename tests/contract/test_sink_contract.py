@@ -20,20 +20,10 @@ KINDS = {
 }
 SPANS = {"wait": span(0.1, 0.2), "forward": span(0.2)}
 SAMPLE = {"index": torch.arange(3), "image": torch.zeros(3, 1, 4, 4, dtype=torch.uint8)}
-EVERYTHING = {
-    "stages_s": {"read": 0.1, "decode": 0.2},
-    "ready": 1.5,
-    "usage": {
-        "cpu_cores": 1.5,
-        "workers_cpu_cores": 0.5,
-        "peak_rss_bytes": 2e9,
-        "peak_device_bytes": 3e9,
-        "gpu_busy_share": 0.5,
-    },
-    "epoch_left": 640,
-    "left_s": 3723.0,
-    "spans": {**SPANS, "idle": span(0.05)},
-}
+USAGE = {"cpu_cores": 1.5, "workers_cpu_cores": 0.5, "gpu_busy_share": 0.5}
+USAGE |= {"peak_rss_bytes": 2e9, "peak_device_bytes": 3e9}
+EVERYTHING = {"stages_s": {"read": 0.1, "decode": 0.2}, "ready": 1.5, "usage": USAGE}
+EVERYTHING |= {"epoch_left": 640, "left_s": 3723.0, "spans": {**SPANS, "idle": span(0.05)}}
 
 
 def report(step=1, split="train", **changes):

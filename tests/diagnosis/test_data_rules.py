@@ -2,6 +2,7 @@ import pytest
 
 from tests.diagnosis.cases import CUDA, FINE, GB, LIMITED, SLOW_RECORDS, SLOWED, facts, verdict_of
 
+PROCESSES = {"workers": 16, "kind": "process"}
 LOCKED = {"prepare_two": 310.0}
 FULL = {"own_cores": 3.8}
 MANY_ON_DISK = {"num_records": 10**6}
@@ -17,12 +18,8 @@ MANY_ON_DISK = {"num_records": 10**6}
         ("raise_workers", {"prepare": 64000.0}, None),
         ("raise_workers", {**LOCKED}, None),
         ("lower_workers", {"workers": 16}, ("workers.num=4",)),
-        (
-            "lower_workers",
-            {"workers": 16, "kind": "process"},
-            ("workers.num=4", "workers.kind=thread"),
-        ),
-        ("lower_workers", {"workers": 16, "kind": "process", **LOCKED}, ("workers.num=4",)),
+        ("lower_workers", PROCESSES, ("workers.num=4", "workers.kind=thread")),
+        ("lower_workers", {**PROCESSES, **LOCKED}, ("workers.num=4",)),
         ("no_workers", {"prepare": 9000.0}, ("workers.num=0",)),
         ("no_workers", {"prepare": 9e3, "loader": "plain"}, ("workers.num=0", "loader=prefetch")),
         ("no_workers", {"prepare": 9e3, "kind": "process"}, ("workers.num=0", "workers.kind=null")),
@@ -109,11 +106,7 @@ RAW_OF_224 = {"encode": "raw", "size": [224, 224], "layout": "hwc"}
     ("rule", "changes", "wanted"),
     [
         ("repack_smaller", {**HUGE, **SMALL}, RAW_OF_224),
-        (
-            "repack_smaller",
-            {**HUGE, **SMALL, "free_memory_bytes": GB},
-            {"encode": "jpeg", "resize": 256},
-        ),
+        ("repack_smaller", {**HUGE, **SMALL, "free_memory_bytes": GB}, JPEG_OF_256),
         (
             "repack_smaller",
             {**HUGE, "transform": "random_resized_crop", "size": (224, 224)},
@@ -211,17 +204,16 @@ def test_otherwise_they_are_no_cause(changes):
     assert verdict_of("slow_records", changes) is None
 
 
+SIX = {"num_slow": 6, "numbers": [7, 9]}
+
+
 @pytest.mark.parametrize(
     ("block", "others", "trial"),
     [
-        ({"num_slow": 6, "numbers": [7, 9]}, {}, 'select="record not in [7, 9]"'),
-        (
-            {"num_slow": 6, "numbers": [7, 9]},
-            {"select": "a == 1 or b == 2"},
-            'select="(a == 1 or b == 2) and record not in [7, 9]"',
-        ),
+        (SIX, {}, 'select="record not in [7, 9]"'),
+        (SIX, {"select": "a == 1"}, 'select="(a == 1) and record not in [7, 9]"'),
         ({"num_slow": 5, "numbers": [7, 9]}, {}, None),  # there may be more
-        ({"num_slow": 6, "numbers": [7, 9]}, {"form": "dataset"}, None),
+        (SIX, {"form": "dataset"}, None),
     ],
 )
 def test_a_trial_leaves_the_slow_records_out(block, others, trial):

@@ -100,22 +100,14 @@ ITEMS = ItemFacts(item_s=2e-3, cpu_share=1.0, num_items=1000, item_bytes=3000)
 
 
 def spans(wait_ms, compute_ms, steps=10):
-    return {
-        "wait": Span.of([wait_ms / 1e3] * steps),
-        "forward": Span.of([compute_ms / 1e3] * steps),
-    }
+    milliseconds = {"wait": wait_ms, "forward": compute_ms}
+    return {name: Span.of([number / 1e3] * steps) for name, number in milliseconds.items()}
 
 
+LOADER = LoaderFacts(workers=0, batch_size=10)
+CORES = {"compute_cores": 1.0, "num_cores": 4, "num_threads": 4}
 SCRIPT = ScriptFacts(
-    spans=spans(20, 10),
-    steps=10,
-    records=100,
-    compute_cores=1.0,
-    num_cores=4,
-    num_threads=4,
-    loader=LoaderFacts(workers=0, batch_size=10),
-    items=ITEMS,
-    epochs=2,
+    spans=spans(20, 10), steps=10, records=100, loader=LOADER, items=ITEMS, epochs=2, **CORES
 )
 SCRIPT_LINE = PythonLine("step", "/a/train.py", 7, "loss_of", "return loop(x)", 0.6)
 FINE_SCRIPT = replace(SCRIPT, spans=spans(0.1, 10), items=None)

@@ -69,12 +69,8 @@ def test_clips_of_any_length_train_with_a_collate_of_their_own():
         *("data.train={_target_: speech.Clips, folder: clips}", "data.collate=speech.collate"),
         *("data.val={_target_: speech.Clips, folder: clips}", "augment=none", "epochs=20"),
         *("model=null", "+model._target_=spelling.FirstLetter", "optim=adamw", "optim.lr=0.03"),
-        *(
-            "objective=null",
-            "+objective._target_=spelling.Spelling",
-            "allow_targets=[speech,spelling]",
-        ),
-        "batch_size=8",
+        *("objective=null", "+objective._target_=spelling.Spelling", "batch_size=8"),
+        "allow_targets=[speech,spelling]",
     )
     assert best["right"] > 0.9
 

@@ -40,18 +40,8 @@ def journal():
 
 
 def make_done(number=3, size=5, records=2):
-    return JobResult(
-        number,
-        records,
-        10,
-        size,
-        "ab",
-        "cd",
-        [1, 1],
-        "ef",
-        None,
-        [BadItem(1, "b\udcffd\n", "D106", "broken")],
-    )
+    bad = [BadItem(1, "b\udcffd\n", "D106", "broken")]
+    return JobResult(number, records, 10, size, "ab", "cd", [1, 1], "ef", None, bad)
 
 
 @pytest.mark.parametrize("data", [None, b"1234"])

@@ -590,16 +590,9 @@ class UnevenLoader(FakeLoader):
 def trained_on_uneven_batches(objective, data):
     ranks = parallel()
     model = ranks.wrap(make_model())
-    trainer = make_trainer(
-        data,
-        model=model,
-        train=UnevenLoader(data, BATCH_SIZE),
-        objective=objective,
-        parallel=ranks,
-        epochs=EPOCHS,
-        report_every=100,
-        sums_records=True,
-    )
+    parts = {"model": model, "train": UnevenLoader(data, BATCH_SIZE), "objective": objective}
+    plan = {"epochs": EPOCHS, "report_every": 100, "sums_records": True}
+    trainer = make_trainer(data, parallel=ranks, **parts, **plan)
     trainer.fit()
     ranks.close()
     return flat(model.parameters())
@@ -616,15 +609,9 @@ def trained_on_what_counts(ranks):
     if isinstance(ranks, VirtualParallel):
         order["virtual_ranks"] = ranks.virtual_ranks
     model = ranks.wrap(make_model())
-    trainer = make_trainer(
-        half_labelled(),
-        BATCH_SIZE,
-        order=order,
-        model=model,
-        parallel=ranks,
-        epochs=EPOCHS,
-        report_every=100,
-    )
+    parts = {"order": order, "model": model, "parallel": ranks}
+    plan = {"epochs": EPOCHS, "report_every": 100}
+    trainer = make_trainer(half_labelled(), BATCH_SIZE, **parts, **plan)
     trainer.fit()
     state = ranks.gather_state(dict(ranks.unwrap(model).state_dict()))
     ranks.close()

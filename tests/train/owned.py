@@ -103,17 +103,8 @@ def trainer_of(objective, parallel, epochs=2, **parts):
     groups = [{"params": [*model.parameters()]}, {"params": [*owned.weights]}]
     optimizer = torch.optim.Adam([group for group in groups if group["params"]], 0.05)
     parts = {"report_every": 100, **parts}
-    return make_trainer(
-        make_data(24),
-        8,
-        model=model,
-        objective=objective,
-        owned=owned,
-        optimizer=optimizer,
-        parallel=parallel,
-        epochs=epochs,
-        **parts,
-    )
+    parts |= {"owned": owned, "optimizer": optimizer, "parallel": parallel, "epochs": epochs}
+    return make_trainer(make_data(24), 8, model=model, objective=objective, **parts)
 
 
 def learned_with_centers():

@@ -225,25 +225,16 @@ def test_next_due_finds_every_step_at_which_something_is_due(
     report, validate, save, epoch_steps, last_step, thaws
 ):
     plan = module.TrainPlan(9, report_every=report, validate_every=validate, save_every=save)
-    due = {
-        step
-        for step in range(1, last_step + 1)
-        if step % report == 0
-        or step % epoch_steps == 0
-        or plan.validates(step, ends_epoch=False)
-        or plan.saves(step)
-        or step in thaws
-        or step == last_step
-    }
+    steps = range(1, last_step + 1)
+    due = {step for step in steps if step % report == 0 or step % epoch_steps == 0}
+    due |= {step for step in steps if plan.validates(step, ends_epoch=False) or plan.saves(step)}
+    due |= {last_step, *thaws.intersection(steps)}
     steps, step = set(), 0
     while step < last_step:
         # when an epoch ends, its steps are still counted, or no more
         counted = {step % epoch_steps, step and (step - 1) % epoch_steps + 1}
-        (step,) = {
-            module.next_due(
-                plan, module.Progress(step=step, epoch_step=number), epoch_steps, last_step, thaws
-            )
-            for number in counted
-        }
+        places = [module.Progress(step=step, epoch_step=number) for number in counted]
+        rest = (epoch_steps, last_step, thaws)
+        (step,) = {module.next_due(plan, progress, *rest) for progress in places}
         steps.add(step)
     assert steps == due
