@@ -18,10 +18,8 @@ EXAMPLES = "allow_targets=[paceline_examples]"
 
 def digits_run(folder: Path, *words: str, name: str = "run") -> Path:
     """Train the digits for two epochs in ``folder/name``, from stores in ``folder/digits``."""
-    place = (
-        *("recipes=digits", f"hydra.run.dir={name}", "dataset=digits", "epochs=2", "workers.num=0"),
-    )
-    done = paceline("train", *place, *words, cwd=folder)
+    place = (f"hydra.run.dir={name}", "dataset=digits", "epochs=2", "workers.num=0")
+    done = paceline("train", "recipes=digits", *place, *words, cwd=folder)
     assert done.code == 0, done.err
     return folder / name
 

@@ -26,9 +26,8 @@ def exists(module, name):
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_what_a_benchmark_takes_of_the_framework_is_there(path):
-    nodes = [
-        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
-    ]
+    tree = ast.parse(path.read_text())
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     ours = [node for node in nodes if (node.module or "").startswith("framework")]
     taken = [(node.module, alias.name) for node in ours for alias in node.names]
     gone = [f"{module}.{name}" for module, name in taken if not exists(module, name)]

@@ -217,9 +217,8 @@ def refusals(*facts):
             return brought
 
         try:
-            assemble.check_agreement(
-                SimpleNamespace(world_size=len(facts), gather=gather), facts[rank]
-            )
+            ranks = SimpleNamespace(world_size=len(facts), gather=gather)
+            assemble.check_agreement(ranks, facts[rank])
         except DistributedError as error:
             messages[rank] = str(error)
 

@@ -290,9 +290,8 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
         records = (DrawingDataset if drawing else RecordsDataset)(count)
         return dataset.dataset_source(records, context=context)
     if kind.startswith("dali"):
-        return dali.dali_source(
-            write_case(kind.replace("dali", "hdf5"), count)[0], 2, context=context
-        )
+        path, _ = write_case(kind.replace("dali", "hdf5"), count)
+        return dali.dali_source(path, 2, context=context)
     make = {
         "hdf5": hdf5.hdf5_source,
         "shards": hdf5.hdf5_source,

@@ -117,8 +117,7 @@ def test_a_resumed_one_learns_the_same(project):
 
 @pytest.mark.slow
 def test_two_ranks_learn_what_a_plain_loop_of_two_processes_learns(project):
-    ported.run(
-        project, *WORDS, "parallel=ddp", "parallel.sync_batch_norm=false", "hydra.run.dir=two"
-    )
+    words = (*WORDS, "parallel=ddp", "parallel.sync_batch_norm=false")
+    ported.run(project, *words, "hydra.run.dir=two")
     mp.spawn(plain_rank, (project,), nprocs=2)
     assert_same(project / "two", project / "plain.pt")

@@ -98,9 +98,8 @@ def test_r5_a_store_of_a_later_version_is_refused_before_anything_starts(path):
             file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], schema=SCHEMA + 1)
     else:
         data = Path(path).read_bytes()
-        Path(path).write_bytes(
-            data.replace(b'"schema": %d' % SCHEMA, b'"schema": %d' % (SCHEMA + 1))
-        )
+        mine, newer = (b'"schema": %d' % version for version in (SCHEMA, SCHEMA + 1))
+        Path(path).write_bytes(data.replace(mine, newer))
     for words in commands(path):
         assert forked.is_one_line(paceline(*words), "D104", 3, path, f"schema {SCHEMA + 1}")
 

@@ -135,9 +135,8 @@ def plain_png(samples: np.ndarray, bit_depth: int, color: int) -> bytes:
     """Return a PNG built byte by byte, as no library writes a gray one of 2 or 4 bits."""
 
     def chunk(kind, body):
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
+        length, end = struct.pack(">I", len(body)), struct.pack(">I", zlib.crc32(kind + body))
+        return length + kind + body + end
 
     bits = np.unpackbits(samples.astype(np.uint8)[:, :, None], axis=2)[:, :, -bit_depth:]
     rows = [b"\0" + np.packbits(row.ravel()).tobytes() for row in bits]

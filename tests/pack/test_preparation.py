@@ -48,9 +48,8 @@ def prepared(source, **options):
     """Return the fields, and the whole chunk as another process would make it."""
     preparation = Preparation(**options)
     fields = preparation.fields(source)
-    return fields, pickle.loads(pickle.dumps(preparation))(
-        source.read(0, source.manifest.num_records)
-    )
+    sent = pickle.loads(pickle.dumps(preparation))
+    return fields, sent(source.read(0, source.manifest.num_records))
 
 
 def png(seed, height=16, width=12, channels=3):

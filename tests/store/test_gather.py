@@ -35,9 +35,8 @@ SIZES = [(1, 5), (8, 300), (63, 1000), (3072, 257), (100_000, 9), (70_000, 4)]
 
 def _check(num_bytes, count):
     source = _bytes(1_000_003)
-    offsets = torch.from_numpy(
-        np.random.default_rng(1).integers(0, len(source) - num_bytes + 1, count)
-    )
+    rng = np.random.default_rng(1)
+    offsets = torch.from_numpy(rng.integers(0, len(source) - num_bytes + 1, count))
     offsets[0], offsets[-1] = 0, len(source) - num_bytes
     expected = torch.stack([source[start : start + num_bytes] for start in offsets.tolist()])
     assert torch.equal(gather(source, offsets, num_bytes), expected)

@@ -139,9 +139,8 @@ def test_an_installed_package_counts_if_it_is_named(mine, monkeypatch):
 )
 def test_the_state_counts(mine, state, other):
     assert user_code.digest_of(mine.Maker(state)) == user_code.digest_of(mine.Maker(state))
-    assert (
-        user_code.digest_of(mine.Maker(state)).state != user_code.digest_of(mine.Maker(other)).state
-    )
+    digests = [user_code.digest_of(mine.Maker(own)).state for own in (state, other)]
+    assert digests[0] != digests[1]
 
 
 @pytest.mark.parametrize("thing", [threading.Lock(), lambda item: item])

@@ -105,9 +105,8 @@ def with_array(*rows, loss=1.0):
 
 
 def test_totals_of_fillers_and_of_bad_losses_are_left_out_except_in_validation():
-    pass_results = collected(
-        with_totals(1, 3), with_totals(5, 0, loss=math.nan), objective=Shares()
-    )
+    bad = with_totals(5, 0, loss=math.nan)
+    pass_results = collected(with_totals(1, 3), bad, objective=Shares())
     add(pass_results, with_totals(50, 0), 2, weight=0.0)
     pass_results.drop_bad()
     assert pass_results.results(one_rank).means == {"loss": 1.0, "share": 0.25}
@@ -136,9 +135,8 @@ def complete(values):
 def resumed(saved, ranks=1, rank=0, world_size=1, objective=None):
     """Return results that continue the results ``saved``, which each of ``ranks`` ranks had."""
     pass_results = module.PassResults(objective or Shares())
-    pass_results.load_state_dict(
-        saved.state_dict(lambda values: [values] * ranks), rank, world_size
-    )
+    state = saved.state_dict(lambda values: [values] * ranks)
+    pass_results.load_state_dict(state, rank, world_size)
     return pass_results
 
 

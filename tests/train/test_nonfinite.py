@@ -34,9 +34,8 @@ class Spoiled:
 
 
 def spoiled(*steps, **parts):
-    return fakes.make_trainer(
-        fakes.make_data(40), 4, objective=Spoiled(*steps), report_every=5, **parts
-    )
+    objective = Spoiled(*steps)
+    return fakes.make_trainer(fakes.make_data(40), 4, objective=objective, report_every=5, **parts)
 
 
 @pytest.mark.parametrize(("steps", "moves"), [(1, False), (2, True)])

@@ -60,18 +60,14 @@ def test_an_epoch_whose_last_batch_is_left_out_on_resume_ends():
 
 @pytest.mark.parametrize(
     ("batch_size", "reports"),
-    [
-        (8, [(9, 3), (10, 3), (11, 4), (12, 4)]),
-        (2, [(step, 3 + (step > 16)) for step in range(9, 25)]),
-    ],
+    [(8, [(9, 3), (10, 3), (11, 4), (12, 4)]), (2, [(n, 3 + (n > 16)) for n in range(9, 25)])],
 )
 def test_a_run_with_another_batch_size_trains_the_epochs_that_are_left(batch_size, reports):
     first = fakes.make_trainer(fakes.make_data(16), 4, epochs=2)
     first.fit()
     sink = fakes.FakeSink()
-    second = fakes.make_trainer(
-        fakes.make_data(16), batch_size, epochs=4, sinks=[sink], report_every=1
-    )
+    plan = {"epochs": 4, "report_every": 1}
+    second = fakes.make_trainer(fakes.make_data(16), batch_size, sinks=[sink], **plan)
     second.load_state_dict(first.state_dict())
     second.fit()
     assert [(report.step, report.epoch) for report in sink.reports] == reports

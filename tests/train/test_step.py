@@ -225,9 +225,8 @@ def test_passes_learn_what_the_whole_batch_does(accumulate, clip_norm):
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "virtual", "uneven", "no count"])
 def test_two_ranks_learn_what_one_does(kind, tmp_path_factory):
-    expected = counted.learned_by_a_plain_loop(
-        data=fakes.make_data(24) if kind == "no count" else None
-    )
+    data = fakes.make_data(24) if kind == "no count" else None
+    expected = counted.learned_by_a_plain_loop(data=data)
     for rank in of_two_ranks("counted", tmp_path_factory):
         assert rank[kind] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
@@ -236,13 +235,10 @@ def test_two_ranks_learn_what_one_does(kind, tmp_path_factory):
 def test_scaled_gradients_are_those_of_one_pass(dtype):
     taken = []
     for accumulate in (1, 4):
-        precision = (
-            FP32(False, device=fakes.CPU) if dtype == "fp32" else AMP(dtype, device=fakes.CPU)
-        )
-        data = {
-            name: values.float() for name, values in counted.half_labelled().items() if name == "x"
-        }
-        data["y"] = counted.half_labelled()["y"]
+        cpu = {"device": fakes.CPU}
+        precision = FP32(False, **cpu) if dtype == "fp32" else AMP(dtype, **cpu)
+        data = counted.half_labelled()
+        data["x"] = data["x"].float()
         model = fakes.make_model(torch.float32)
         trained(data, {"accumulate": accumulate}, model=model, precision=precision)
         taken.append(counted.weights_of(model))

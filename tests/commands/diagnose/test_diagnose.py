@@ -20,9 +20,7 @@ def test_a_run_is_diagnosed_in_words_and_in_json():
     assert "the whole" in done.out
     assert result["facts"]["storage"]["form"] == "hdf5"
     assert result["facts"]["whole"] > 0
-    assert ("applied " in done.out) == (
-        result["applied"] is not None
-    ) or "applied: nothing" in done.out
+    assert ("applied " in done.out) == (result["applied"] is not None) or ": nothing" in done.out
     assert Path("outputs/data/digits/train.h5").exists()  # packed first, as train would
     assert not list(Path().glob("outputs/2*"))
 

@@ -63,9 +63,8 @@ CLIPS = (
 
 
 def of_dataset(*words):
-    return measure_parts.Setting(
-        *composed([*CLIPS, *words], Grant(frozenset({"allow_targets"}), ""))
-    )
+    grant = Grant(frozenset({"allow_targets"}), "")
+    return measure_parts.Setting(*composed([*CLIPS, *words], grant))
 
 
 def test_a_dataset_of_the_users_is_measured_by_one_thread():

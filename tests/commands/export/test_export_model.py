@@ -96,9 +96,7 @@ def test_no_card_has_a_password_or_breaks_its_page(run, tmp_path, monkeypatch):
         "resolved.json": {"uri": "http://me:secret@host/x", "text": "```\n# no heading"},
         "run.json": {"command": ["train", "uri=http://me:secret@host", "a|b\x1b[2J"]},
     }
-    monkeypatch.setattr(
-        "framework.system.run_dir.read_object", lambda path: read.get(path.name, {})
-    )
+    monkeypatch.setattr("framework.system.run_dir.read_object", lambda own: read.get(own.name, {}))
     text = card(run, tmp_path)
     assert "secret" not in text
     assert "\x1b" not in text

@@ -212,17 +212,15 @@ def test_masks_have_the_size_of_their_images_and_a_table_of_keys(scenes, monkeyp
     mask = cv2.imread(f"masks/{table[3]['file']}", cv2.IMREAD_UNCHANGED)
     assert mask.shape == (80, 80)
     image = framework.open_store("segment/val.h5").read(torch.arange(10))["image"]
-    same = framework.load("segment_run", allow_targets=["paceline_examples"]).predict(image)[3][
-        "map"
-    ]
+    run = framework.load("segment_run", allow_targets=["paceline_examples"])
+    same = run.predict(image)[3]["map"]
     assert (mask == same).mean() > 0.99
 
 
 def test_boxes_become_coco_and_can_be_packed_again(scenes, monkeypatch):
     monkeypatch.chdir(scenes)
-    predicted(
-        "input=store", "input.path=detect/val.h5", "output=b.json", EXAMPLES, run="detect_run"
-    )
+    words = ("input=store", "input.path=detect/val.h5", "output=b.json", EXAMPLES)
+    predicted(*words, run="detect_run")
     coco = json.loads(Path("b.json").read_text())
     assert [image["id"] for image in coco["images"]] == list(range(1, 11))
     assert {(image["width"], image["height"]) for image in coco["images"]} == {(80, 80)}

@@ -94,9 +94,8 @@ def write_loop(end="pass", epochs=3):
 
 
 def test_a_script_that_raises_is_reported_and_fails_as_before():
-    done = forked.paceline(
-        "watch", "output=watch.json", write_loop("raise RuntimeError('bad batch')")
-    )
+    script = write_loop("raise RuntimeError('bad batch')")
+    done = forked.paceline("watch", "output=watch.json", script)
     assert done.code == 1
     assert done.err.endswith("RuntimeError: bad batch\n")
     assert "framework/commands/watch" not in done.err
