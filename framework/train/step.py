@@ -188,7 +188,7 @@ def clipping(
     """
     if norm is None:
         return None
-    order = {parameter: place for place, parameter in enumerate(model.parameters())}
+    order: dict[Tensor, int] = {own: place for place, own in enumerate(model.parameters())}
     own = sorted(parameters_of(optimizer), key=lambda own: order.get(own, len(order)))
     return partial(nn.utils.clip_grad_norm_, own, norm)
 
