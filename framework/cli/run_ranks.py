@@ -194,7 +194,7 @@ def _train(job: RankedJob, signals: StopSignals) -> RunOutcome:
 
 
 def launch_ranks(
-    job: RankedJob, meeting: Meeting | None = None, module: str = "framework.cli.signals"
+    job: RankedJob, meeting: Meeting | None = None, module: str = "framework.cli.start_rank"
 ) -> RunOutcome:
     """Start the ranks, each of which runs ``module`` on the job, and wait for them."""
     # torch.distributed.elastic is slow to import

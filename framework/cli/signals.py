@@ -1,4 +1,4 @@
-"""Signals during training, and the start of a rank: ``python -m framework.cli.signals FILE``.
+"""Signals during training.
 
 SIGINT, SIGTERM and SIGUSR1, which is Slurm's warning before its time limit, mean the same: the
 first stops the run after its step, the second ends it at once. They get their meaning before
@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any, ClassVar
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
-from framework.system.imports import load
 from framework.system.stopping import NUMBERS, SAME_S, die_with_parent, end, set_all
 
 
@@ -94,8 +93,3 @@ def begin_rank(path: str) -> None:
     # The launcher may have died before the kernel knew that this process must die with it.
     if not os.path.exists(path):
         os._exit(1)
-
-
-if __name__ == "__main__":
-    begin_rank(sys.argv[1])
-    load("framework.cli.run_ranks").train_rank(sys.argv[1])

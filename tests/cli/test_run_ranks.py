@@ -19,7 +19,7 @@ def start_rank(code: int) -> int:
     Path("shared.json").write_text(RankedJob({}, "run", ()).as_text(launcher="here"))
     outcome = RunOutcome(code, "the reason")._asdict()
     Path("run/exit.rank0.here.json").write_text(json.dumps(outcome))
-    command = [sys.executable, "-m", "framework.cli.signals", "shared.json"]
+    command = [sys.executable, "-m", "framework.cli.start_rank", "shared.json"]
     env = {**os.environ, "RANK": "0"}
     return subprocess.run(command, env=env, timeout=120, check=False).returncode
 

@@ -230,7 +230,7 @@ def importable() -> None:
 
 def ranks_of(pid: int) -> list[int]:
     """Return the children of ``pid`` that are ranks."""
-    return [child for child in children_of(pid) if b"framework.cli.signals" in command_of(child)]
+    return [child for child in children_of(pid) if b"framework.cli.start_rank" in command_of(child)]
 
 
 def one_killed(place: Place, draw: random.Random) -> str:
