@@ -137,7 +137,7 @@ class EarlyStop(Watcher):
     def after_validation(self, moment: Moment) -> str | None:
         is_better = moment.is_best
         if self.goal is not None:
-            before = {self.goal.metric: self.best} if self.best_step else {}
+            before = {self.goal.metric: self.best}
             is_better = self.goal.better(moment.metrics, before, self.min_delta)
         self.num_worse += 1
         if is_better:
