@@ -9,17 +9,10 @@ from torch import nn
 from framework.contracts.batch import Batch, num_records
 from framework.contracts.training import Objective, Outcome
 from framework.errors import ConfigError
+from framework.train import step
 from framework.train.exchange import average_gradients, take_from_first
 from framework.train.metrics import check_outcome
 from framework.train.parts import Parts
-from framework.train.step import (
-    CountWeights,
-    Passes,
-    Stepper,
-    clipping,
-    drop_gradients,
-    parameters_of,
-)
 
 Held = tuple[Batch, float]  # the batch of a pass and its weight
 
@@ -28,24 +21,24 @@ Held = tuple[Batch, float]  # the batch of a pass and its weight
 class PhasedPasses:
     """The passes of a step, phase by phase. ``set_rates`` sets the learning rates of the step."""
 
-    def __init__(self, parts: Parts, stepper: Stepper, set_rates: Callable[[], None]) -> None:
+    def __init__(self, parts: Parts, stepper: step.Stepper, set_rates: Callable[[], None]) -> None:
         self._parts = parts
         self._stepper = stepper
         self._set_rates = set_rates
         self._last = ""  # the last phase whose part is not frozen
-        self._passes: dict[str, Passes] = {}
+        self._passes: dict[str, step.Passes] = {}
         self._clips: dict[str, Callable[[], object] | None] = {}
         for phase, optimizer in parts.phases.items():
-            counts = CountWeights(parts.parallel, optimizer, parts.sums_records)
+            counts = step.CountWeights(parts.parallel, optimizer, parts.sums_records)
             call: Any = _of_phase(parts.objective, phase)
             own = (parts.parallel, parts.precision, counts, parts.clock.mark)
-            self._passes[phase] = Passes(parts.model, call, *own)
-            self._clips[phase] = clipping(parts.model, optimizer, parts.plan.clip_norm)
+            self._passes[phase] = step.Passes(parts.model, call, *own)
+            self._clips[phase] = step.clipping(parts.model, optimizer, parts.plan.clip_norm)
 
     def watch(self) -> None:
         """Drop the gradients of passes in which nothing counts, of what is not frozen now."""
         for phase, passes in self._passes.items():
-            if any(own.requires_grad for own in parameters_of(self._parts.phases[phase])):
+            if any(own.requires_grad for own in step.parameters_of(self._parts.phases[phase])):
                 self._last = phase
             # Objectives call parts of the model, so that only the parameters can be watched.
             passes.counts.watch(nn.Module())
@@ -62,13 +55,13 @@ class PhasedPasses:
                 outcome.loss = outcome.loss.detach()  # its graph would stay until the last phase
                 outcomes[number - 1].append(outcome)
             optimizer = parts.phases[phase]
-            trained = [own for own in parameters_of(optimizer) if own.requires_grad]
+            trained = [own for own in step.parameters_of(optimizer) if own.requires_grad]
             average_gradients(trained, parts.parallel)
             passes.counts.rescale()
             if trained:  # a scaler refuses a part without gradients
                 last = phase == self._last
                 changed &= parts.precision.step(optimizer, self._clips[phase], last=last)
-            drop_gradients(stepper.optimizer)
+            step.drop_gradients(stepper.optimizer)
             parts.clock.mark("optimizer")
         take_from_first(list(parts.model.buffers()), parts.parallel)
         if changed:

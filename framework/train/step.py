@@ -1,5 +1,6 @@
 """One optimizer step: its passes, learning rate, average of the weights, and what is not finite."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -15,12 +16,13 @@ from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, Outcome, Schedule
 from framework.errors import ConfigError, DistributedError, NumericError, PacelineError
 from framework.schedule.plateau import Plateau
-from framework.schedule.torch_schedule import TorchSchedule
+from framework.schedule.torch_schedule import OPTIONS, TorchSchedule
 from framework.train.metrics import PassPlace, Progress, TrainPlan
-from framework.train.objective_state import ObjectiveState
+from framework.train.objective_state import ObjectiveState, is_same
 from framework.train.parameter_groups import NAME, UNTIL
 from framework.train.weights import Average, is_sharded, local
 
+SET = ("params", "lr", "capturable", *OPTIONS)  # of a group, which no optimizer changes
 FIX = "lower optim.lr, set clip_norm, or look at the data"
 
 
@@ -221,14 +223,16 @@ class Stepper:
     def __post_init__(self) -> None:
         self.rate_changes = 0  # how often validations have changed the schedule
         self._plateau = self.schedule if isinstance(self.schedule, Plateau) else None
+        self._keeper = self.setter or self._plateau
         # whether captured passes or phases have updated the weights; None: the end of the step does
         self.updated: bool | None = None
         self.infinite = infinite_buffers(self.model)
         self._clip = clipping(self.model, self.optimizer, self.plan.clip_norm)
-        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        groups = self.optimizer.param_groups
+        self._options = [copy.deepcopy({k: own[k] for k in own.keys() - SET}) for own in groups]
+        self._rates = [group["lr"] for group in groups]
         self._position = (0, 1)  # the newest step, and the last one
-        self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
-        self._least_until = min(self._until)
+        self._until = [group.get(UNTIL, 1.0) for group in groups]
         self._kept: dict[str, Tensor] = {}
         self._keep_buffers()
 
@@ -242,8 +246,10 @@ class Stepper:
         """The newest learning rates of all parameter groups, if there are several."""
         if len(self._rates) < 2:
             return {}
-        groups = enumerate(self.optimizer.param_groups)
-        names = [group.get(NAME, f"group {number}") for number, group in groups]
+        names: list[str] = []
+        for number, group in enumerate(self.optimizer.param_groups):
+            name = group.get(NAME, f"group {number}")
+            names.append(f"{name}, group {number}" if name in names else name)
         return dict(zip(names, self.rates_of(*self._position), strict=True))
 
     def rates_of(self, step: int, last_step: int) -> list[float]:
@@ -253,24 +259,19 @@ class Stepper:
         else:
             factor = self.schedule(step, last_step)
             rates = [rate * factor for rate in self._rates]
-        if step >= self._least_until * last_step:
-            for number, until in enumerate(self._until):
-                if step >= until * last_step:
-                    rates[number] = 0.0
-        return rates
+        ends = zip(rates, self._until, strict=True)
+        return [0.0 if step >= until * last_step else rate for rate, until in ends]
 
     def share_rates(self) -> list[Tensor]:
         """Move the rates to the device, where a captured step reads them: float32. Return them."""
-        shared: list[Tensor] = []
         for group in self.optimizer.param_groups:
             device = group["params"][0].device
             group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=device)
-            shared.append(group["lr"])
             if "capturable" in group:
                 group["capturable"] = True
         # torch would warn of steps that are not captured: the first ones and short batches
         self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-        return shared
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def weights(self) -> dict[str, Any]:
         """Return the weights that are kept: the average's if there is one."""
@@ -358,31 +359,37 @@ class Stepper:
         return named
 
     def state_dict(self) -> dict[str, Any]:
-        keeper = self.setter or self._plateau
+        groups = zip(self._options, self.optimizer.param_groups, strict=True)
         return {
             "model": self.model.state_dict(),
             "average": self.average and self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            # what the optimizer itself has changed in its groups, as Prodigy does
+            "in_groups": [
+                {key: new[key] for key in old if not is_same(old[key], new[key])}
+                for old, new in groups
+            ],
             "precision": self.precision.state_dict(),
-            "schedule": keeper and keeper.state_dict(),
+            "schedule": self._keeper and self._keeper.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``. If this run's rates and options differ, the user typed them."""
         saved_groups = state["optimizer"]["param_groups"]
-        keeper = self.setter or self._plateau
+        own_groups = self.optimizer.param_groups
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"] or state["model"])
         # the options come first, because they decide on which device the optimizer keeps its state
+        in_groups = state.get("in_groups", [{}] * len(saved_groups))
         groups = [
-            {**saved, **group, "params": saved["params"]}
-            for saved, group in zip(saved_groups, self.optimizer.param_groups, strict=True)
+            {**saved, **group, **own, "params": saved["params"]}
+            for saved, group, own in zip(saved_groups, own_groups, in_groups, strict=True)
         ]
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.precision.load_state_dict(state["precision"])
-        if keeper is not None and state["schedule"] is not None:
-            keeper.load_state_dict(state["schedule"])
+        if self._keeper is not None and state["schedule"] is not None:
+            self._keeper.load_state_dict(state["schedule"])
         self._keep_buffers()
 
 

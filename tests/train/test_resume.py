@@ -1,10 +1,11 @@
 """Runs that continue from a saved state end in the same bits as undisturbed ones."""
 
 import pytest
+import torch
 
 from framework.schedule.one_cycle import OneCycle
 from tests import fakes
-from tests.train.states import means, same, saved_at
+from tests.train.states import means, same, saved_at, weights
 
 
 def long_run(state=None, **parts):
@@ -43,6 +44,36 @@ def test_a_run_resumed_from_the_end_of_an_epoch_ends_in_the_same_bits():
     assert second.pace.before_s == state["trained_s"] > 0
     assert second.parts.train.started[0] == (1, 0)
     assert same(last_state(second), last_state(whole))
+
+
+class Slowing(torch.optim.SGD):
+    """An optimizer that counts its steps in its groups, as Prodigy does."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.defaults["count"] = 0
+        for group in self.param_groups:
+            group["count"] = 0
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] += 1
+            for weight in group["params"]:
+                weight.grad /= group["count"]
+        super().step()
+
+
+def test_what_an_optimizer_keeps_in_its_groups_continues():
+    def trained(epochs, state=None):
+        model = fakes.make_model()
+        parts = {"model": model, "optimizer": Slowing(model.parameters()), "epochs": epochs}
+        trainer = fakes.make_trainer(fakes.make_data(8), 4, **parts)
+        if state is not None:
+            trainer.load_state_dict(state)
+        trainer.fit()
+        return trainer
+
+    assert same(weights(trained(3, trained(1).state_dict())), weights(trained(3)))
 
 
 def test_an_epoch_whose_last_batch_is_left_out_on_resume_ends():

@@ -81,6 +81,10 @@ def test_the_rate_of_each_group_is_reported_by_its_name():
     fakes.make_trainer(fakes.make_data(8), 4, schedule=lambda n, _: 1 / (1 + n), **parts).fit()
     reported = [dict(report.rates) for report in sink.of("train")]
     assert reported == [{"head": 0.5, "group 1": 0.25}, {"head": 0.25, "group 1": 0.0}]
+    for group, rate in zip(optimizer.param_groups, (0.5, 0.25), strict=True):
+        group.update(name="head", lr=rate)
+    names = fakes.make_trainer(fakes.make_data(8), 4, **parts).stepper.rates_by_name
+    assert names == {"head": 0.5, "head, group 1": 0.25}
     sink = fakes.FakeSink()
     fakes.make_trainer(fakes.make_data(4), 4, sinks=[sink]).fit()
     assert [report.rates for report in sink.of("train")] == [{}]
