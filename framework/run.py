@@ -32,7 +32,7 @@ from framework.sink.base import MeasuredSink
 from framework.system import native
 from framework.system import run_dir as files
 from framework.system.imports import load
-from framework.train.checkpoint import newest_path, newest_state
+from framework.train.checkpoint import FOLDER, newest_path, newest_state, take_best
 from framework.train.parameter_groups import GROUP, NAME, part_blocks
 from framework.train.trainer import Trainer
 from framework.train.weights import Freeze
@@ -72,6 +72,8 @@ def run(
     with closing(Assembly(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         val_changed = saved is not None and restore(trainer, assembly, saved.state)
+        if saved is not None and assembly.leads and not val_changed:
+            take_best(saved.path.parent, run_dir / FOLDER)
         step = trainer.progress.step
         # Ranks that see different run directories would continue from different steps.
         check_agreement(assembly.parallel, {"step": step})
@@ -88,7 +90,7 @@ def run(
         continues = step < trainer.total_steps and not trainer.ended
         if continues or finished.get("status") != "finished":
             return _fit(assembly, trainer, run_dir, notes, start)
-        is_untested = bool(assembly.tests) and not finished.get("test")
+        is_untested = bool(assembly.tests) and finished.get("test_data") != assembly.tests_on
         if val_changed or is_untested:  # evaluate on the new data
             _start_files(run_dir, assembly, notes, step)
             with ExitStack() as stack:
@@ -98,7 +100,8 @@ def run(
                     finished |= {"val": trainer.val_means}
                     finished |= {"best": trainer.best, "bests": trainer.bests}
                 if assembly.tests:  # with the new best weights
-                    finished["test"] = trainer.test(assembly.tests, sinks)
+                    tested = trainer.test(assembly.tests, sinks)
+                    finished |= {"test": tested, "test_data": assembly.tests_on}
             finished["notes"] = [*finished["notes"], *notes]
             if assembly.leads:
                 files.write_object(run_dir / files.SUMMARY, finished)
@@ -167,6 +170,7 @@ def _fit(
             "best": trainer.best,
             "bests": trainer.bests,
             "test": tested,
+            "test_data": tested and assembly.tests_on,
             "spans": span.span_figures(trainer.spans.whole),
             "ranks": ranks and ranks.as_dict(),
             "train_s": pace.train_s,

@@ -25,7 +25,7 @@ TYPES = {
     str: "status reason",
     int: "steps run_steps epochs skipped_steps peak_rss_bytes records_per_epoch",
     float: "wall_s records_per_s train_s validate_s",
-    dict: "val best test recompute spans "
+    dict: "val best test test_data recompute spans "
     "choices stages_s queue usage content slow_records tuning effective",
     list: "notes bests",
     type(None): "ranks",  # one rank
@@ -279,6 +279,16 @@ def test_a_finished_run_is_tested_when_it_gets_test_data(dataset, tmp_path):
     seen = {f"seen.{name}": mean for name, mean in first["best"].items() if name != "step"}
     assert second["test"] == read_json(tmp_path / "summary.json")["test"] == seen
     assert second["wall_s"] == first["wall_s"]
+    other = trained(dataset, tmp_path, *LEAST, words[1], f"data.test={dataset}/train.h5")
+    assert other["test"]["loss"] != second["test"]["seen.loss"]
+
+
+def test_a_run_that_continues_elsewhere_is_tested_with_its_best_weights(dataset, tmp_path):
+    words = (*LEAST, f"data.test={dataset}/val.h5")
+    first = trained(dataset, tmp_path / "a", *words, "max_steps=5")
+    second = trained(dataset, tmp_path / "b", *words, f'resume.run="{tmp_path}/a"')
+    assert first["best"]["step"] == second["best"]["step"] == 3
+    assert {**second["test"], "step": 3} == second["best"]
 
 
 def test_recomputing_learns_the_same_and_the_summary_says_what_it_saves(dataset, run_dir, tmp_path):

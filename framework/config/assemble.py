@@ -137,7 +137,8 @@ class Assembly:
         self.train_source = train
         self.sources: dict[str, Source] = {"train": train}  # by split
         self.val_sources: dict[str, Source] = {}  # by name: "" is the only one
-        for key in ("val", "test"):
+        manifests: dict[str, dict[str, Manifest]] = {"val": {}, "test": {}}
+        for key, of_split in manifests.items():
             # a fold cuts training data alone
             cut = config if key == "val" else {**config, **targets.UNFOLDED}
             for name, given in val_sets(config["data"], key).items():
@@ -147,6 +148,7 @@ class Assembly:
                 select = config["select"]
                 agreed = with_agreed_classes(train.manifest, source, select, f"data.{split}")
                 self.sources[split] = agreed
+                of_split[name] = agreed.manifest
                 if key == "val":
                     self.val_sources[name] = agreed
         sampler = train.order.sampler
@@ -155,9 +157,9 @@ class Assembly:
             what = "returns more than tensors and plain values"
             fix = "return numbers, texts, tensors, and lists and dicts of them"
             raise ConfigError(208, where, what, fix)
-        manifests = {name: source.manifest for name, source in self.val_sources.items()}
-        # what identifies the validation data, or None, and what decides which weights are learned
-        self.validates = resume.validation_data(manifests, config)
+        # what identifies the data of validation and test, or None, and what decides what is learned
+        self.validates = resume.evaluated_data(manifests["val"], config)
+        self.tests_on = resume.evaluated_data(manifests["test"], config, "test")
         batch_size = train.order.batch_size
         self.learns = resume.learned(config, batch_size, train.manifest, self.validates)
         return from_data

@@ -176,7 +176,7 @@ def learned(
     How the work is cut and carried (ranks, workers, loader, store, device) does not decide it, and
     neither does the number of steps. Texts are hashed, because they may come from the environment
     and be secret. ``batch_size`` is over all ranks, ``manifest`` that of the training data. What
-    ``validation_data`` returns counts only if the rate follows validations.
+    ``evaluated_data`` returns counts only if the rate follows validations.
     """
     given = config["data"]
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | {
@@ -227,13 +227,15 @@ def ending(config: Config) -> Learned:
     return _values({name: config.get(name) or {} for name in ("stop", "watchers")})
 
 
-def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learned | None:
-    """Return what tells the validation of one run from that of another; None without any."""
+def evaluated_data(
+    manifests: Mapping[str, Manifest], config: Config, key: str = "val"
+) -> Learned | None:
+    """Return what tells the validation (or ``test``) of one run from another's; None without."""
     data = config["data"]
     sets: dict[str, Learned] = {}
     for name, manifest in manifests.items():
-        val = val_sets(data)[name]
-        made = _made(data, "val", val)
+        val = val_sets(data, key)[name]
+        made = _made(data, key, val)
         facts: Config = {"data": _contents(manifest) | made, "path": None, "limit": config["limit"]}
         if not manifest.digest and not made:  # a path counts only for data without a digest
             facts["path"] = os.path.abspath(val) if isinstance(val, str) else str(val)

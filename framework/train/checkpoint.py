@@ -11,6 +11,7 @@ import copy
 import io
 import math
 import os
+import shutil
 import struct
 import time
 import zipfile
@@ -28,7 +29,7 @@ from torch.serialization import safe_globals
 
 from framework.contracts.parallel import Parallel
 from framework.errors import CheckpointError, ResourceError
-from framework.system.durable import open_durable, reach, remove_leftovers
+from framework.system.durable import open_durable, publish, reach, remove_leftovers
 
 FOLDER = "checkpoints"
 OF_OBJECTIVE = ".objective.pt"  # what follows "last" and "best" in the name
@@ -155,6 +156,14 @@ class CheckpointFolder:
             self.warn(f"warning: step {step} is not saved, {kept}; {error}")
         self._saved_at = time.monotonic()
         return saved
+
+
+def take_best(source: Path, target: Path) -> None:
+    """Copy the best weights so far to the folder of a run that continues another one."""
+    for file in source.glob("best*.pt"):
+        if file.is_file() and not file.is_symlink() and not (target / file.name).exists():
+            with publish(target / file.name) as copy:
+                shutil.copyfile(file, copy)
 
 
 class _Counting:

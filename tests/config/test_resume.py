@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from framework.config.assemble import Assembly
-from framework.config.resume import FOLLOWS, check_same, ending, learned, restore, validation_data
+from framework.config.resume import FOLLOWS, check_same, ending, evaluated_data, learned, restore
 from framework.config.targets import UNFOLDED
 from framework.config.training_parts import training_parts
 from framework.contracts.records import Field, Manifest
@@ -136,7 +136,7 @@ def test_validation_data_is_distinguished_by_its_path_or_by_how_it_is_made():
         config = {"data": {"val": val, "source": source}, "limit": None, **UNFOLDED, "select": None}
         is_single = not isinstance(val, dict) or "_target_" in val
         names = [""] if is_single else val
-        return validation_data({name: Manifest(10, {}, []) for name in names}, config)
+        return evaluated_data({name: Manifest(10, {}, []) for name in names}, config)
 
     assert of_val("a.h5") == of_val("./a.h5") != of_val("b.h5")
     assert of_val(CLIPS) == of_val(dict(CLIPS)) != of_val({**CLIPS, "split": "val"})

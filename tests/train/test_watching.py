@@ -127,7 +127,7 @@ def test_a_gain_of_no_more_than_min_delta_is_no_gain():
     assert reasons(lower, [1.0, 0.5, 0.25])[-1] == ends
     before_training = [0.5, 0.5, 0.25]
     ends = "no better f1 in 2 validations (best: 0.5 after step 0)"
-    assert reasons(EarlyStop(2, F1), before_training, first=0) == [None, None, ends]
+    assert reasons(module.EarlyStop(2, F1), before_training, first=0) == [None, None, ends]
     with pytest.raises(ValueError, match=r"min_delta = 0\.1 needs a goal"):
         module.EarlyStop(2, min_delta=0.1)
 
