@@ -240,8 +240,11 @@ def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
-    # the commit of the working directory, with ``+`` if tracked files have changed
-    git = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    # The commit of the working directory, with ``+`` if tracked files have changed. Git compares
+    # them with programs that the repository names, so only where code of the folder may run.
+    git = ["git", "rev-parse", "HEAD"]
+    if os.getcwd() in sys.path:
+        git = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     revision = ""
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(git, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603

@@ -2,7 +2,9 @@
 
 import json
 import random
+import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,6 +163,24 @@ def test_run_json_says_what_ran_where_on_which_data(run_dir):
     versions = known["versions"]
     assert versions["torch"] == torch.__version__
     assert {"python", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb"} <= versions.keys()
+
+
+def test_a_repository_of_others_runs_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    who = ("-c", "user.name=x", "-c", "user.email=x@y")
+    Path("a").touch()
+    for words in (
+        ("init", "-q"),
+        ("add", "a"),
+        (*who, "commit", "-qm", "x"),
+        ("config", "core.fsmonitor", "touch ran; false"),
+        ("config", "filter.x.clean", "touch ran; cat"),
+    ):
+        subprocess.run(["git", *words], check=True)
+    Path("a").write_text("changed")
+    Path(".git/info/attributes").write_text("* filter=x\n")
+    assert len(facts([], [])["git"]) == 40
+    assert not Path("ran").exists()
 
 
 def test_run_json_keeps_what_was_known_before(dataset, tmp_path):
