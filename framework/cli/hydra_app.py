@@ -1,10 +1,12 @@
 """Compose and check training configurations; run a command as a Hydra application."""
 
 import os
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -238,7 +240,12 @@ def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
         hydra.show_cfg(name, words, args.cfg, None, args.resolve)
         return
     if args.shell_completion:
-        hydra.shell_completion(name, words)
+        with redirect_stdout(StringIO()) as output:
+            hydra.shell_completion(name, words)
+        text = output.getvalue()
+        if words[0].startswith("query"):  # a shell would run $(...) in the name of a file
+            text = re.sub(r"\S*[^\s\w.,:/=@+~%\[\]-]\S*", "", text)
+        print(text, end="")
         return
     if (asked := devices_launcher.asked_job()) is not None:
         devices_launcher.run_asked(hydra, name, asked, job)
