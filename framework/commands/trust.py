@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,18 +38,11 @@ def _trust(options: TrustOptions, _: Path) -> RunOutcome:
         if not sys.stdin.isatty():
             what = "asks before it trusts, and there is no terminal"
             raise ConfigError(211, "paceline trust", what, "add yes=true")
-        with message_if_stopped("stopped{by}: nothing is trusted"):
-            answer = _answer("Every command here may then run their code. Trust them? [y/N] ")
+        answer = ""  # also that of a terminal that ends
+        with message_if_stopped("stopped{by}: nothing is trusted"), suppress(EOFError):
+            answer = input("Every command here may then run their code. Trust them? [y/N] ")
         if answer.strip().lower() not in ("y", "yes"):
             return RunOutcome(ConfigError.exit_code, "nothing is trusted")
     trust(folder, packages)
     say(f"trusted: {', '.join(packages)}. {trust_file()} remembers it")
     return RunOutcome(0, "trusted")
-
-
-def _answer(question: str) -> str:
-    """Ask on the terminal. Its end is no answer."""
-    try:
-        return input(question)
-    except EOFError:
-        return ""
