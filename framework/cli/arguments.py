@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from framework.cli.trusted_folders import trusted_here, was_begun_here
 from framework.config.schema import Rule, option_rules
-from framework.config.targets import as_prefixes, is_below, val_sets
+from framework.config.targets import as_prefixes, val_sets
 from framework.errors import ConfigError, say
-from framework.system.run_dir import redacted
+from framework.system.run_dir import is_below, names_no_server, redacted
 
 VARIABLE = "PACELINE_ALLOW_TARGETS"
 CONFIG_DIR = ("--config-dir", "-cd")
@@ -196,9 +196,14 @@ class Grant(NamedTuple):
 
 
 def granted(arguments: Sequence[str]) -> Grant:
-    """Return what the command line and the environment allow, and what the user trusts here."""
-    keys = (word.partition("=")[0].lstrip("+") for word in arguments)
-    return Grant(frozenset(keys), os.environ.get(VARIABLE, ""), trusted_here())
+    """Return what the command line and the environment allow, and what the user trusts here.
+
+    Trust in this folder does not count for files of a ``--config-dir`` elsewhere.
+    """
+    keys = frozenset(word.partition("=")[0].lstrip("+") for word in arguments)
+    folder = typed_value(arguments, *CONFIG_DIR)
+    trusted = trusted_here() if folder is None or is_below(os.path.join(folder, "x")) else ()
+    return Grant(keys, os.environ.get(VARIABLE, ""), trusted)
 
 
 def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
@@ -240,12 +245,6 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     allowed = as_prefixes([*map(str, given), *grant.exported.split(","), *trusted])
     find_packages(allowed)
     return allowed
-
-
-def names_no_server(place: str) -> bool:
-    """Return whether a path, or the address of a database in a file, lies below this folder."""
-    path = re.sub(r"^(sqlite:///|file:(//)?)", "", place)
-    return not set(":?%") & set(path) and is_below(path)
 
 
 def find_packages(allowed: Sequence[str]) -> None:

@@ -29,9 +29,9 @@ from omegaconf.resolvers import oc
 
 from framework.cli import arguments, outcome, precedence
 from framework.cli.devices_launcher import DevicesLauncher
-from framework.config.targets import CONF, ROOT, is_below
+from framework.config.targets import CONF, ROOT
 from framework.errors import ConfigError
-from framework.system.run_dir import note, redacted
+from framework.system.run_dir import check_sweep, is_below, note, redacted
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
@@ -49,14 +49,16 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # The keys of Hydra that a file may set, and their values. What Hydra calls, imports, exports or
 # hands to a cluster's shell comes from the command line.
 BELOW = (
-    r"(?!/)(?![\s\S]*\.\.)([^$\x00-\x1f]|\$\{(now|stamp|slug):[%\w:-]*\}|\$\{hydra\.job\.num\})+"
+    r"(?!/)(?![\s\S]*\.\.)([^$\x00-\x1f]"
+    r"|\$\{(now|stamp|slug):(%[FHMSTYdfjmy]|[\w:-])*\}|\$\{hydra\.job\.num\})+"
 )
 WORDS = r"[\w.:=\-\[\]', ]*"
 FROM_FILES = {
     r"mode|job\.name": WORDS,
     r"job\.chdir": r"False",
     r"verbose|(job|hydra)_logging\.root\.level": r"\w+",
-    r"run\.dir|sweep\.dir|sweep\.subdir": BELOW,
+    r"(run|sweep)\.dir": BELOW,
+    r"sweep\.subdir": rf"(?![\s\S]*/){BELOW}",  # ``check_sweep`` looks at one level
     r"sweeper\.params\.(?!.*hydra).*": r".*",
     r"sweeper\.(direction|max_batch_size|n_jobs|n_trials|study_name)(\.\d+)?": WORDS,
     r"launcher\.(array_parallelism|cores|cpus_per_task|gpus|gpus_per_node|gres|jobs|mem_gb|nodes"
@@ -400,11 +402,18 @@ class GuardedLoader(ConfigLoaderImpl):
                 given["overrides"] = typed
             for key in sorted({*given, *expected}):
                 value = given.get(key)
-                is_free = value == expected.get(key) or key.startswith(OWN)
-                if not is_free and not may_set(key, value):
+                if value == expected.get(key) or key.startswith(OWN):
+                    continue
+                # what a reference stands for may be the name of a link
+                leads_out = key in ("run.dir", "sweep.dir") and not is_below(
+                    f"{OmegaConf.select(config.hydra, key)}"
+                )
+                if leads_out or not may_set(key, value):
                     what = f"set by a file to {str(value)[:80]}, which a file must not tell Hydra"
                     fix = "remove it, or give it on the command line"
                     raise ConfigError(125, f"hydra.{key}", what, fix)
+        if options[0] == RunMode.MULTIRUN:
+            check_sweep(config.hydra.sweep.dir)
         precedence.note_once(composition.notes)
         if self.expects_run:
             self.expects_run = False
@@ -446,7 +455,5 @@ def _leaves(config: DictConfig) -> dict[str, Any]:
 
 def may_set(key: str, value: Any) -> bool:
     """Return whether a file may set a key of Hydra's to a value."""
-    allowed = [values for name, values in FROM_FILES.items() if re.fullmatch(name, key)]
-    if BELOW in allowed and not is_below(str(value).partition("${")[0] + "x"):
-        return False
+    allowed = (values for name, values in FROM_FILES.items() if re.fullmatch(name, key))
     return any(re.fullmatch(values, str(value)) for values in allowed)

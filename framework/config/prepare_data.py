@@ -115,7 +115,7 @@ def prepare(
     manifests: dict[str, Manifest] = {}
     described = {split: (path, block) for split, path, block in _described(config)}
     for split, (path, block) in described.items():
-        is_ours = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(dataset))
+        is_ours = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(dataset))
         if Path(path).exists() or not is_ours:
             continue
         given = block.get("input") if isinstance(block, dict) else None

@@ -363,12 +363,3 @@ def completed(config: Config) -> Config:
 def as_prefixes(packages: Sequence[str]) -> tuple[str, ...]:
     """Return package names as prefixes: ``mypkg`` allows ``mypkg.Net``, but not ``mypkg2.Net``."""
     return tuple(name if name.endswith(".") else f"{name}." for name in packages if name)
-
-
-def is_below(path: str) -> bool:
-    """Return whether a path lies below the present folder, with links followed."""
-    place = os.path.abspath(path)
-    # ``outputs`` may be a link of the user's to a larger disk
-    is_output = place.startswith(os.path.join(os.getcwd(), "outputs", ""))
-    inside = os.path.realpath(place).startswith(os.path.join(os.path.realpath("."), ""))
-    return is_output or inside

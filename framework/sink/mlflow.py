@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from framework.contracts.training import RunContext
 from framework.errors import ConfigError, words_of
 from framework.sink.base import Event, Outbox, TrackedSink, Tracker, inside, read_config
-from framework.system.run_dir import redacted
+from framework.system.run_dir import is_below, names_no_server, redacted
 from framework.system.user_code import needed
 
 NAME = "mlflow"
@@ -81,7 +81,7 @@ class MLflowTracker(Tracker):
             what = f"names no server or database that this MLflow can use ({reason})"
             fix = "give http://HOST:PORT or sqlite:///FILE"
             raise ConfigError(370, f"sink.mlflow.uri = {shown}", what, fix) from error
-        self._outbox = outbox
+        self._outbox, self._uri = outbox, uri
         self._experiment = experiment
         self._name = name
         self._run_id = ""
@@ -144,9 +144,17 @@ class MLflowTracker(Tracker):
                 raise
             experiment_id = known.experiment_id
         if runs := self._client.search_runs([experiment_id], f"tags.`paceline.run` = '{token}'"):
-            return runs[0].info.run_id
-        tags = {"paceline.run": token}
-        return self._client.create_run(experiment_id, tags=tags, run_name=self._name).info.run_id
+            run = runs[0]
+        else:
+            tags = {"paceline.run": token}
+            run = self._client.create_run(experiment_id, tags=tags, run_name=self._name)
+        place = run.info.artifact_uri.removeprefix("file://")
+        # a file may name a database in this folder, but not what that leads to
+        if names_no_server(self._uri) and not (os.path.isabs(place) and is_below(place)):
+            what = f"keeps files in {place}, which is not below this folder"
+            fix = "name another experiment, or the server of that database"
+            raise ConfigError(370, f"sink.mlflow.experiment = {self._experiment}", what, fix)
+        return run.info.run_id
 
 
 def _key(name: str) -> str:

@@ -73,6 +73,14 @@ def check_entry(run_dir: Path) -> None:
         raise CheckpointError(126, path, what or "is neither a file nor a folder", fix)
 
 
+def check_sweep(sweep_dir: str) -> None:
+    """Check that no job of a sweep is led out of its directory. CheckpointError K126 for a link."""
+    for path in Path(sweep_dir).glob("*"):
+        if path.is_symlink():
+            what = f"is a link to {path.readlink()}"
+            raise CheckpointError(126, str(path), what, "remove it: a sweep has files of its own")
+
+
 def check_weights_path(path: str | os.PathLike[str]) -> None:
     """Check that a path names a file or a folder of weights. CheckpointError K110."""
     given = Path(path)
@@ -204,6 +212,21 @@ def reached(given: Any, folder: str) -> Any:
     if os.path.exists(path) or (glob.has_magic(given) and glob.glob(path, recursive=True)):
         return path
     return given
+
+
+def is_below(path: str) -> bool:
+    """Return whether a path lies below the present folder, with links followed.
+
+    The folder ``outputs`` itself may be a link of the user's to a larger disk.
+    """
+    tops = tuple(os.path.join(os.path.realpath(top), "") for top in (".", "outputs"))
+    return os.path.realpath(path).startswith(tops)
+
+
+def names_no_server(place: str) -> bool:
+    """Return whether a path, or the address of a database in a file, lies below this folder."""
+    path = re.sub(r"^(sqlite:///|file:(//)?)", "", place)
+    return path != "databricks" and not set(":?%") & set(path) and is_below(path)
 
 
 def note(names: Iterable[str]) -> None:

@@ -165,6 +165,9 @@ def test_a_typed_search_path_is_refused_and_nothing_on_it_imported():
         ("launcher.ray.remote.num_gpus", 4, True),
         ("launcher.ray.init.address", "ray://elsewhere", False),
         ("launcher.ray.init.runtime_env.pip", ["evil"], False),
+        ("sweep.subdir", "a-${hydra.job.num}", True),
+        ("sweep.subdir", "a/${hydra.job.num}", False),
+        ("sweep.subdir", "${now:%D}", False),
         ("sweeper.direction", ["minimize", "maximize"], True),
         ("sweeper.params.optim.lr", "0.1,0.2", True),
         ("sweeper.storage", "sqlite:////elsewhere/x.db", False),
@@ -218,6 +221,32 @@ def test_a_file_may_describe_a_sweep():
     with hydra_session("train", ".") as hydra:
         config = hydra.compose_config("train", ["recipes=mine"], RunMode.MULTIRUN)
     assert config.hydra.sweeper.params == {"seed": "1,2", "optim": "sgd,adam"}
+
+
+@pytest.mark.parametrize("place", ["${slug:away}/x", "${now:a}way/x", "x/../away", "away/x"])
+def test_no_link_leads_the_run_of_a_recipe_away(tmp_path, place):
+    Path("away").symlink_to(tmp_path.parent)
+    recipe(f"hydra: {{run: {{dir: '{place}'}}}}")
+    with hydra_session("train", ".") as hydra, pytest.raises(ConfigError, match=r"hydra\.run\.dir"):
+        hydra.compose_config("train", ["recipes=mine"], RunMode.RUN)
+
+
+@pytest.mark.parametrize("name", ["0-seed=1", "multirun.yaml"])
+def test_no_link_leads_a_job_of_a_sweep_away(tmp_path, name):
+    Path("sweep").mkdir()
+    Path("sweep", name).symlink_to(tmp_path.parent / "away")
+    done = paceline("train", "-m", "seed=1", "hydra.sweep.dir=sweep")
+    assert is_one_error_line(done, "K126")
+    assert not (tmp_path.parent / "away").exists()
+
+
+def test_no_name_that_a_shell_would_run_is_completed():
+    recipe("")
+    Path("recipes/mine.yaml").rename("recipes/$(touch${IFS}ran).yaml")
+    line = "paceline train recipes="
+    done = paceline("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert "recipes=digits" in done.out
+    assert "$" not in done.out
 
 
 EVIL = (

@@ -55,6 +55,14 @@ def test_a_directory_holds_one_run():
     assert "resume=auto" not in str(caught.value)
 
 
+def test_files_of_another_program_are_not_replaced():
+    Path("run").mkdir(exist_ok=True)
+    Path("run/config.yaml").write_text("theirs")
+    with pytest.raises(ConfigError, match="C121"):
+        take()
+    assert Path("run/config.yaml").read_text() == "theirs"
+
+
 def test_a_directory_of_a_run_that_failed_before_its_first_step_is_free_again():
     failed()
     Path("run/debug.log").touch()

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from framework.cli.arguments import granted
 from framework.cli.trusted_folders import packages_in, trust, trust_file, trusted_here
 from framework.errors import ConfigError
 from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
@@ -46,6 +47,14 @@ def test_a_trusted_package_may_be_named_in_every_later_command(project):
     assert done.code == 0, done.err
     Path("theirs.py").write_text(CODE)  # it was not there
     assert refusal_of("model._target_=theirs.Net").startswith("error[C105]")
+
+
+def test_recipes_of_a_config_dir_elsewhere_may_not_name_a_trusted_package(project):
+    trust(str(project), ["mine"])
+    for folder in ("inside", "../elsewhere"):
+        Path(folder, "recipes").mkdir(parents=True)
+    assert granted(["--config-dir", "inside"]).trusted == ("mine",)
+    assert granted(["--config-dir=../elsewhere"]).trusted == ()
 
 
 def test_it_asks_and_without_a_terminal_wants_a_word(project, monkeypatch):

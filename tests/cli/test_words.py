@@ -183,7 +183,9 @@ MLFLOW = {"_target_": "framework.sink.mlflow.MLflowSink"}
         {"output": {"path": "../x.csv"}},
         {"output": {"_target_": "framework.store.hdf5_store.HDF5Writer", "path": "/there/x.h5"}},
         {"prepare": {"train": {}}, "dataset": "/elsewhere", "data": {"train": "/elsewhere/a.h5"}},
+        {"prepare": {"train": {}}, "dataset": "link/../x", "data": {"train": "link/../x/a.h5"}},
         {"sink": {"a": {**MLFLOW, "uri": "http://elsewhere"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "databricks"}}},
         {"sink": {"a": {**MLFLOW, "uri": "postgresql://elsewhere/x"}}},
         {"sink": {"a": {**MLFLOW, "uri": "sqlite:////elsewhere/x.db"}}},
         {"sink": {"a": {**MLFLOW, "uri": "sqlite:///file:/elsewhere/x.db?uri=true"}}},
@@ -192,6 +194,7 @@ MLFLOW = {"_target_": "framework.sink.mlflow.MLflowSink"}
     ],
 )
 def test_a_file_names_no_server_and_no_place_outside_this_folder(config):
+    Path("link").symlink_to("/usr/lib")
     with pytest.raises(ConfigError, match=r"C207.*named by a file"):
         module.allowed_targets(
             config, module.granted(["epochs=1", "sink=[mlflow]", "parallel=ddp"])

@@ -161,6 +161,18 @@ def test_an_address_that_mlflow_cannot_use_is_named_without_its_password(run_dir
     assert "secret" not in str(failed.value)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of SQLAlchemy
+def test_a_database_here_leads_no_files_elsewhere(run_dir, monkeypatch):
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(run_dir)
+    uri = "sqlite:///x.db"
+    MlflowClient(uri).create_experiment("away", artifact_location="http://127.0.0.1:9")
+    MLflowTracker(Outbox(run_dir, "mlflow"), uri, "here", "name").send([{}])
+    with pytest.raises(ConfigError, match=r"C370.*away: keeps files in http://127"):
+        MLflowTracker(Outbox(run_dir, "mlflow"), uri, "away", "name").send([{}])
+
+
 def test_no_file_holds_the_password_of_a_server(run_dir):
     MLflowTracker(Outbox(run_dir, "mlflow"), "http://me:secret@127.0.0.1:9", "paceline", "name")
     text = (run_dir / "outbox" / "mlflow.json").read_text()

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework import errors
 from framework.cli import hydra_session, precedence, signals, tables
-from framework.cli.arguments import Grant, granted, typed_value
+from framework.cli.arguments import Grant, config_flags, granted, typed_value
 from framework.cli.devices_launcher import DevicesLauncher, LaunchedJob, SweepStopped, asked_job
 from framework.cli.hydra_app import checked, run_app
 from framework.cli.outcome import conclude, discard_if_empty, recorded_if_stopped
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
     words = resumed(arguments)
     config_dir = typed_value(words, "--config-dir", "-cd")
     place = config_dir and os.path.abspath(config_dir)
-    typed = TypedTrain(granted(arguments), place, [], time.time_ns())
+    typed = TypedTrain(granted([*arguments, *config_flags(config_dir)]), place, [], time.time_ns())
     job = partial(_job, typed)
     if is_rank:
         return run_app("train", words, job)
@@ -103,7 +103,8 @@ def main(arguments: list[str]) -> int:
         return code
     typed.jobs.extend(map(SweepJob.launched, DevicesLauncher.ended))
     if not typed.jobs:
-        typed.jobs.extend(_jobs_elsewhere(arguments, before))
+        ended = _endings(arguments).items()  # by a launcher, in other processes
+        typed.jobs.extend(sorted(SweepJob.read(p.parent) for p, ns in ended if before.get(p) != ns))
     if len(typed.jobs) > 1:
         print_sweep(typed.jobs)
         started = [job.run_dir for job in typed.jobs if not job.refusal]
@@ -127,12 +128,6 @@ def _endings(arguments: list[str]) -> dict[Path, int]:
     typed = typed_value(arguments, "hydra.sweep.dir") or f"outputs/{hydra_session.stamp()}-sweep"
     paths = Path(typed.strip("'\"")).glob(f"*/{ENDED}")
     return {path: path.stat().st_mtime_ns for path in paths}
-
-
-def _jobs_elsewhere(arguments: list[str], before: dict[Path, int]) -> list[SweepJob]:
-    """Return the jobs that a launcher ran in other processes. ``before`` are older endings."""
-    endings = _endings(arguments).items()
-    return sorted(SweepJob.read(path.parent) for path, ns in endings if before.get(path) != ns)
 
 
 def _job(typed: TypedTrain, cfg: DictConfig) -> int:
@@ -273,6 +268,9 @@ def claim(
         if left <= {*LEFT_BY_FAILED, LOCK, run_files.JOB_LOG}:
             _remove_all(run_dir, LEFT_BY_FAILED)
     try:
+        own = (*CLAIMED, REPORTS, SUMMARY)
+        if not resumed and any((run_dir / name).exists() for name in own):
+            raise FileExistsError  # also for files of another program
         (run_dir / FACTS).touch(exist_ok=resumed)
     except FileExistsError as error:
         where, what = f"hydra.run.dir = {run_dir}", "holds a run already"
