@@ -148,7 +148,7 @@ class MLflowTracker(Tracker):
         else:
             tags = {"paceline.run": token}
             run = self._client.create_run(experiment_id, tags=tags, run_name=self._name)
-        place = run.info.artifact_uri.removeprefix("file://")
+        place = f"{run.info.artifact_uri}".removeprefix("file://")
         # a file may name a database in this folder, but not what that leads to
         if names_no_server(self._uri) and not (os.path.isabs(place) and is_below(place)):
             what = f"keeps files in {place}, which is not below this folder"
