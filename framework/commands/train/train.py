@@ -103,8 +103,7 @@ def main(arguments: list[str]) -> int:
         return code
     typed.jobs.extend(map(SweepJob.launched, DevicesLauncher.ended))
     if not typed.jobs:
-        ended = _endings(arguments).items()  # by a launcher, in other processes
-        typed.jobs.extend(sorted(SweepJob.read(p.parent) for p, ns in ended if before.get(p) != ns))
+        typed.jobs.extend(_jobs_elsewhere(arguments, before))
     if len(typed.jobs) > 1:
         print_sweep(typed.jobs)
         started = [job.run_dir for job in typed.jobs if not job.refusal]
@@ -128,6 +127,12 @@ def _endings(arguments: list[str]) -> dict[Path, int]:
     typed = typed_value(arguments, "hydra.sweep.dir") or f"outputs/{hydra_session.stamp()}-sweep"
     paths = Path(typed.strip("'\"")).glob(f"*/{ENDED}")
     return {path: path.stat().st_mtime_ns for path in paths}
+
+
+def _jobs_elsewhere(arguments: list[str], before: dict[Path, int]) -> list[SweepJob]:
+    """Return the jobs that a launcher ran in other processes. ``before`` are older endings."""
+    endings = _endings(arguments).items()
+    return sorted(SweepJob.read(path.parent) for path, ns in endings if before.get(path) != ns)
 
 
 def _job(typed: TypedTrain, cfg: DictConfig) -> int:
