@@ -19,7 +19,7 @@ from tests.cli.command import is_one_error_line, losses, paceline
 SUMMARY = """
 status reason steps epochs wall_s records_per_s val best bests test spans
 peak_rss_bytes choices notes ranks slow_records tuning train_s validate_s run_steps
-skipped_steps stages_s queue usage content effective records_per_epoch recompute
+skipped_steps stages_s queue usage content effective records_per_epoch recompute test_data
 """
 LINE = "step epoch split loss records_per_s wait_s copy_s forward_s backward_s optimizer_s"
 LIMIT_S = 180  # longer than any of this takes on a busy machine: a hang
